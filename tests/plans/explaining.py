@@ -1,6 +1,7 @@
 """What the plan tests share: explaining the library's statements, and jobs to explain them with."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.pool import execute
 from tests.gate.patience import sized
 from tests.support import rows
+from tests.support.few import few
 
 LANES = 16 * 10
 EVERYWHERE = list(range(16))
@@ -20,7 +22,8 @@ LEASE = {"lease_seconds": 60.0, "worker": "w"}
 CLAIM = {**LEASE, "suspects": True}
 BESIDE = sized(20_000, 100_000)
 """How many rows a test puts beside those that it is about."""
-PLAN_MODES = ["force_custom_plan", "force_generic_plan"]
+PLAN_MODES = few(["force_generic_plan", "force_custom_plan"], 1)
+"""The first is the mode of the library's sessions and functions."""
 
 SLACK = 300
 """Pages that every bound allows beside what it counts: where a page of an index splits, and for the few dead rows that other
@@ -229,12 +232,15 @@ class KeptExplainer(Explainer):
 BY_ID = {("Index Scan", "job_pkey"), ("Bitmap Heap Scan", None), ("Bitmap", "job_pkey")}
 
 
+@cache
 def running(queue: SqlQueue, count: int, name: str = "work") -> list[UUID]:
     query = "SELECT id FROM {s}.job WHERE queue = %s AND state = 'running' ORDER BY id LIMIT %s"
     return [row[0] for row in rows(queue, query, name, count)]
 
 
+@cache
 def due(queue: SqlQueue, count: int, name: str = "work") -> list[UUID]:
+    """Jobs that are due: the same ones for every test, none of which changes them. To choose them reads the whole table."""
     query = (
         "SELECT id FROM {s}.job WHERE queue = %s AND state = 'queued' AND available_at <= now()"
         " ORDER BY md5(id::text) LIMIT %s"

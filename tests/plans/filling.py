@@ -4,6 +4,10 @@ from dagster_sqlqueue import SqlQueue
 from tests.support import rows
 
 _DUE = "now() - n * interval '1 us'"
+FIRST = 1_000
+"""So many jobs, with every priority among them, note that of their queue and wake who waits; as in an enqueue of many, the
+others leave that to them: two triggers for each take longer than the insert.
+"""
 
 
 def put(queue: SqlQueue, name: str, count: int, **columns: str) -> None:
@@ -20,6 +24,8 @@ def put(queue: SqlQueue, name: str, count: int, **columns: str) -> None:
         "priority": "0",
         "ordering_key": "NULL",
         "payload": "jsonb_build_object('n', n, 'note', '')",
+        "queue_kept": f"n >= {FIRST}",
+        "wakes": f"n < {FIRST}",
     }
     said = {**said, "available_at": columns.get("run_at", _DUE), **columns}
     rows(

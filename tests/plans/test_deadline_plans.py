@@ -7,11 +7,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import SqlQueue
+from tests.gate.patience import sized
 from tests.plans.explaining import SLACK, Explainer, due, running
 from tests.plans.undoing import without_autovacuum
 from tests.support import rows
 
-ARCHIVED = 100_000
+ARCHIVED = sized(50_000, 100_000)
 DAYS = 10
 LOOKED_AT = 4
 """Days of the archive that a look of two days reads, at the most: those, two of slack, and today."""

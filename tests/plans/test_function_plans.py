@@ -19,6 +19,7 @@ from dagster_sqlqueue.schema import functions
 from tests.plans.explaining import BY_ID, LANES, SLACK, Fetched, Plan, due, running
 from tests.plans.test_plans import BY_CLAIM, EVERYWHERE
 from tests.plans.undoing import undone
+from tests.support.few import few
 
 FIXED = 400
 """Pages for settings, checks and the making of plans."""
@@ -67,7 +68,7 @@ def calling(backlog: SqlQueue) -> Iterator[Calling]:
         yield Calling(connection, backlog.database.schema)
 
 
-@pytest.mark.parametrize("limit", [1, 100, 2_000])
+@pytest.mark.parametrize("limit", few([1, 2_000, 100], 2))
 @pytest.mark.parametrize("strategy", ["round_robin", "fanout", "fifo"])
 def test_claim(calling: Calling, strategy: str, limit: int) -> None:
     calling.run("UPDATE {s}.queue SET strategy = %s WHERE name = 'work'", strategy)
@@ -77,7 +78,7 @@ def test_claim(calling: Calling, strategy: str, limit: int) -> None:
     assert pages <= each * limit + 8 * LANES + FIXED
 
 
-@pytest.mark.parametrize("limit", [1, 100, 500])
+@pytest.mark.parametrize("limit", few([1, 500, 100], 2))
 def test_claim_beside_a_limit(calling: Calling, limit: int) -> None:
     calling("claim('limited', 'w', 1)")
     # The thousand leases that count are looked at, through their own index.
@@ -105,7 +106,7 @@ def test_claim_with_a_filter(calling: Calling, limit: int) -> None:
     assert calling("claim('work', 'w', %s, with_tags => '{t7}')", limit, rows=limit) <= 2 * 10_000 + 45 * limit + FIXED
 
 
-@pytest.mark.parametrize("count", [1, 100, 1_000])
+@pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
 def test_complete_many(calling: Calling, backlog: SqlQueue, count: int) -> None:
     ids = running(backlog, count + 1)
     calling("complete_many(%s::uuid[], '{1}')", ids[:1])
@@ -202,7 +203,7 @@ def explained(backlog: SqlQueue, name: str, **given: object) -> Plan:
             connection.execute("DEALLOCATE verb")
 
 
-@pytest.mark.parametrize("limit", [1, 100, 2_000])
+@pytest.mark.parametrize("limit", few([1, 2_000, 100], 2))
 @pytest.mark.parametrize("name", CHOICES)
 def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, limit: int) -> None:
     plan = explained(
@@ -222,7 +223,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
     assert plan.rows_read <= (32 if name == "pick_fifo" else 2) * limit + 16
 
 
-@pytest.mark.parametrize("count", [1, 100, 1_000])
+@pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
 @pytest.mark.parametrize("name", ["leased", "granted"])
 def test_what_is_known_of_leases(backlog: SqlQueue, name: str, count: int) -> None:
     ids: list[UUID] = running(backlog, count)

@@ -35,6 +35,7 @@ from tests.plans.explaining import (
 )
 from tests.plans.explaining import PLAN_MODES as PLAN_MODES
 from tests.support import Work
+from tests.support.few import few
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +72,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("limit", [1, 100, 2_000])
+@pytest.mark.parametrize("limit", few([1, 2_000, 100], 2))
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
 @pytest.mark.parametrize("hinted", [False, True], ids=["swept", "hinted"])
 def test_choosing(explain: Explainer, revision: int, choice: Choice, limit: int, hinted: bool) -> None:
@@ -180,7 +181,7 @@ def test_a_look_at_the_heads_of_a_queue_of_one_priority_costs_a_probe_a_bucket(e
         assert plan.buffers <= (2 if verb == "depth" else 1) * 4 * WIDE + SLACK
 
 
-SIZES = [1, 100, 1_000]
+SIZES = few([1, 1_000, 100], 2)
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -269,7 +270,7 @@ def test_hold(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     changes_by_id(plan, count)
 
 
-@pytest.mark.parametrize("count", [1, 100, 500])
+@pytest.mark.parametrize("count", few([1, 500, 100], 2))
 def test_lock_leased(explain: Explainer, backlog: SqlQueue, count: int) -> None:
     plan = explain("lock_leased", ids=running(backlog, count), lease_nos=[1] * count)
     assert plan.root["Actual Rows"] == count

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.gate.patience import PATIENCE
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
 from tests.support.cleared import own_schema
 
-SCHEDULES = 100_000
+SCHEDULES = sized(40_000, 100_000)
 DUE = 50
 PAUSED = 1_000
 LIMIT = 200

@@ -46,8 +46,9 @@ def busy(url: str) -> Iterator[SqlQueue]:
         )
         rows(
             queue,
-            "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
-            " SELECT gen_random_uuid(), 'work', n %% 16, 0, now(), now(), 3, '{{}}' FROM generate_series(1, %s) AS n",
+            "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, queue_kept, wakes,"
+            " payload) SELECT gen_random_uuid(), 'work', n %% 16, 0, now(), now(), 3, n > 1, n = 1, '{{}}'"
+            " FROM generate_series(1, %s) AS n",
             ROWS,
         )
         without_autovacuum(queue)

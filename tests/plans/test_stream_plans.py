@@ -8,13 +8,13 @@ from uuid import UUID
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from tests.gate.patience import PATIENCE
+from tests.gate.patience import PATIENCE, sized
 from tests.plans.explaining import Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
 from tests.support.cleared import own_schema
 
-ROWS = 100_000
+ROWS = sized(60_000, 100_000)
 DAYS = 30
 NEW = 200
 EVERYTHING = "1:1:"

@@ -71,9 +71,10 @@ def shared(url: str) -> Iterator[SqlQueue]:
 @pytest.fixture
 def queue(request: pytest.FixtureRequest, spec: QueueSpec[Work]) -> SqlQueue:
     """The queues that a test works with: of a fresh schema, or of the shared one with nothing in it, where a module says
-    `SHARES_A_SCHEMA`. What is read in slices, whose number the database's statistics decide, has a fresh one.
+    `SHARES_A_SCHEMA`, and a test is not marked `own_schema`. What is read in slices, whose number the pages of the table
+    decide, has a fresh one.
     """
-    if not getattr(request.module, "SHARES_A_SCHEMA", False):
+    if not getattr(request.module, "SHARES_A_SCHEMA", False) or request.node.get_closest_marker("own_schema"):
         fresh: SqlQueue = request.getfixturevalue("fresh")
         return fresh
     return emptied(request.getfixturevalue("shared"), spec)

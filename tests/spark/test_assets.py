@@ -54,6 +54,7 @@ def asset(queue: SqlQueue, output: Path) -> dg.AssetsDefinition:
     return daily_asset(queue, output)
 
 
+@pytest.mark.prove
 def test_one_partition_is_materialised(
     queue: SqlQueue, session: SparkSession, output: Path, asset: dg.AssetsDefinition, resources: dict[str, Any],
     instance: dg.DagsterInstance,
@@ -75,6 +76,7 @@ def test_one_partition_is_materialised(
     ]
 
 
+@pytest.mark.prove
 def test_a_range_of_partitions_is_one_run(
     queue: SqlQueue, session: SparkSession, output: Path, asset: dg.AssetsDefinition, resources: dict[str, Any],
     instance: dg.DagsterInstance,
@@ -167,6 +169,7 @@ def test_a_day_of_which_nothing_changed_is_a_no_op_and_starts_no_spark(
     assert in_files(output) == in_table(queue)
 
 
+@pytest.mark.prove
 def test_a_day_that_a_run_left_open_is_computed_again(queue: SqlQueue, session: SparkSession, run: Run) -> None:
     prepare(queue, days=DAYS[:1], accounts=["ATL"])
     first = run(DAYS[0])

@@ -29,6 +29,7 @@ from dagster_sqlqueue.spark import batches, sinks, stage_table
 from dagster_sqlqueue.spark.batches import leased_seal
 from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
+from tests.gate.patience import sized
 from tests.spark.consuming_support import (
     DAYS,
     NO_HEARTBEAT,
@@ -45,10 +46,14 @@ from tests.spark.consuming_support import (
     waiting,
 )
 from tests.support import make_due, rows, value
+from tests.support.few import few
 
 SHARES_A_SCHEMA = True
 
+READS = sized(3, 8)
+
 BOTH = pytest.mark.parametrize("mode", list(Mode))
+LEASED = pytest.mark.parametrize("mode", few(list(Mode), 1))
 ONE = pytest.mark.parametrize("mode", [Mode.TRANSACTIONAL, pytest.param(Mode.LEASED, marks=pytest.mark.prove)])
 
 
@@ -152,11 +157,11 @@ def test_consumptions_side_by_side_read_their_own_jobs(queue: SqlQueue, spark: S
         consume(queue, spark, other, key="b") as second,
         ThreadPoolExecutor(2) as pool,
     ):
-        counts = pool.map(lambda work: [work.jobs().count() for _ in range(8)], (first, second))
-        assert list(counts) == [[30] * 8, [7] * 8]
+        counts = pool.map(lambda work: [work.jobs().count() for _ in range(READS)], (first, second))
+        assert list(counts) == [[30] * READS, [7] * READS]
 
 
-@BOTH
+@LEASED
 def test_a_frame_that_is_read_after_its_block_is_an_error(queue: SqlQueue, spark: SparkSession, mode: Mode) -> None:
     prepare(queue)
     with consume(queue, spark, SALES, key="k", mode=mode) as work:
@@ -166,6 +171,7 @@ def test_a_frame_that_is_read_after_its_block_is_an_error(queue: SqlQueue, spark
         jobs.count()
 
 
+@pytest.mark.prove
 @BOTH
 def test_an_exception_gives_the_jobs_back_and_leaves_nothing(
     queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode
@@ -194,15 +200,15 @@ def test_many_rows_are_written_by_tasks_and_added(
     queue: SqlQueue, spark: SparkSession, output: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "MAX_ROWS", 10)
-    for _ in range(2):
+    for _ in range(sized(1, 2)):
         prepare(queue)
         with consume(queue, spark, SALES, key="k", mode=mode) as work:
             every = work.jobs().where("amount > 0").selectExpr("day", "account", "1 AS sales", "amount")
             assert work.write_sql(every, table(queue)) == 27
             work.write_parquet(every, output)
-    assert in_table(queue) == in_files(output) == expected([*sales(), *sales()])
+    assert in_table(queue) == in_files(output) == expected(sales() * sized(1, 2))
     assert left_behind(queue, output) == []
-    assert len(list(output.glob("batch=*"))) == 2
+    assert len(list(output.glob("batch=*"))) == sized(1, 2)
 
 
 def test_single_jobs_are_retried_without_the_rest(queue: SqlQueue, spark: SparkSession) -> None:
@@ -323,13 +329,14 @@ def test_a_table_of_another_shape_is_named(queue: SqlQueue, spark: SparkSession,
     assert {state for state, _, _ in waiting(queue)} == {"queued"}
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("mode", "by_tasks"),
     [
         (Mode.LEASED, True),
-        pytest.param(Mode.TRANSACTIONAL, False, marks=pytest.mark.prove),
-        pytest.param(Mode.LEASED, False, marks=pytest.mark.prove),
-        pytest.param(Mode.TRANSACTIONAL, True, marks=pytest.mark.prove),
+        (Mode.TRANSACTIONAL, False),
+        (Mode.LEASED, False),
+        (Mode.TRANSACTIONAL, True),
     ],
 )
 def test_moments_with_and_without_a_zone_are_the_same_whoever_writes_them(

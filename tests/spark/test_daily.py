@@ -181,7 +181,7 @@ def broken_in_spark(events: DataFrame) -> DataFrame:
     return compute(events.withColumn("size", sf.expr("raise_error('the café is closed')").cast("bigint")))
 
 
-@pytest.mark.parametrize("bad", few([broken_in_spark, broken], 1))
+@pytest.mark.parametrize("bad", few([broken, broken_in_spark], 1))
 def test_a_computation_that_raises_gives_the_jobs_back_at_once(
     queue: SqlQueue, spark: SparkSession, output: Path, bad: Callable[[DataFrame], DataFrame]
 ) -> None:
@@ -268,7 +268,7 @@ def test_a_day_with_more_rows_than_the_driver_should_hold_is_published_as_a_whol
             (lambda events: compute(events).withColumn("account", sf.lit(None).cast("string")), "account None; neither"),
             (lambda events: compute(events).select("*", sf.lit(1).alias("size")), "more than one column 'size'"),
         ],
-        3,
+        1,
     ),
 )  # fmt: skip
 def test_a_result_that_cannot_be_published_is_refused_and_the_jobs_are_due_again(
@@ -283,17 +283,20 @@ def test_a_result_that_cannot_be_published_is_refused_and_the_jobs_are_due_again
 
 @pytest.mark.parametrize(
     ("definition", "said"),
-    [
-        (
-            "(day date, account text)",
-            "table .* does not take the results: it has no column 'events'; it has day, account",
-        ),
-        (
-            "(day date, account text, events bigint, size bool)",
-            "take the results: its column 'size' is boolean, .* is bigint",
-        ),
-        ("(day date, account text, events bigint, size bigint CHECK (size < 0))", "violates check constraint"),
-    ],
+    few(
+        [
+            ("(day date, account text, events bigint, size bigint CHECK (size < 0))", "violates check constraint"),
+            (
+                "(day date, account text)",
+                "table .* does not take the results: it has no column 'events'; it has day, account",
+            ),
+            (
+                "(day date, account text, events bigint, size bool)",
+                "take the results: its column 'size' is boolean, .* is bigint",
+            ),
+        ],
+        1,
+    ),
 )
 def test_a_table_of_another_shape_is_named(
     queue: SqlQueue, spark: SparkSession, output: Path, definition: str, said: str
@@ -410,7 +413,7 @@ with SqlQueue(url, schema=schema) as queue:
 @pytest.mark.parametrize(
     ("point", "form"),
     [
-        ("staged", "both"),
+        pytest.param("staged", "both", marks=pytest.mark.prove),
         pytest.param("moving", "files", marks=pytest.mark.prove),
         *(
             pytest.param(point, "both", marks=pytest.mark.prove)

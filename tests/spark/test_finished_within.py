@@ -21,6 +21,8 @@ from tests.spark.daily_support import DAILY, DAYS, READS, add, compute, in_files
 from tests.spark.support import Done, archive
 from tests.support.few import few
 
+SHARES_A_SCHEMA = True
+
 WITHIN = timedelta(hours=6)
 BOUNDED = replace(READS, finished_within=WITHIN)
 MICROSECOND = timedelta(microseconds=1)
@@ -93,6 +95,7 @@ def test_what_is_no_day_is_passed_over_by_the_watermark(queue: SqlQueue) -> None
     assert contents.stats(queue, about, DAYS[1:2])[DAYS[1]].jobs == 1
 
 
+@pytest.mark.prove
 def test_without_a_bound_a_day_has_its_jobs_whenever_they_finished(
     queue: SqlQueue, session: SparkSession, output: Path, resources: dict[str, Any], instance: dg.DagsterInstance
 ) -> None:

@@ -6,9 +6,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.docs.test_guide import written
+from tests.support.few import few
 
 
-@pytest.mark.parametrize("page", ["spark_consuming", "spark_cluster"])
+@pytest.mark.parametrize("page", few(["spark_cluster", "spark_consuming"], 1))
 def test_every_block_runs(
     session: SparkSession, url: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:

@@ -17,6 +17,7 @@ from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.spark.batch_reader import Reader
 from dagster_sqlqueue.spark.options import FORMAT
 from dagster_sqlqueue.spark.source import register_source
+from tests.gate.patience import sized
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.spark.support import Done, archive
 from tests.support import Work, rows
@@ -97,7 +98,7 @@ def test_who_reads_what(staff: Staff, role: str, what: str) -> None:
 
 def test_spark_says_so(staff: Staff, session: SparkSession) -> None:
     register_source(session, url_of(staff.url, staff.user(Role.PRODUCER)), staff.schema)
-    for options in READS.values():
+    for options in list(READS.values())[: sized(1, 4)]:
         with pytest.raises(
             PySparkException, match=rf"AccessRefused: user '{staff.user(Role.PRODUCER)}' may not do that"
         ):

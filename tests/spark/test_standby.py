@@ -124,6 +124,7 @@ def test_all_tasks_of_a_live_read_share_a_snapshot_of_the_standby(
     assert numbers_of(reader.options(state="live", target_rows="100").load()) == list(range(2 * ROWS))
 
 
+@pytest.mark.prove
 def test_a_sealed_batch_is_read_on_the_standby(
     queue: SqlQueue, spec: QueueSpec[Work], standby: OwnServer, reader: DataFrameReader
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_snapshot_that_the_standby_gave_up_for_the_primary_is_named(
     assert numbers_of(reader.options(state="archive").load()) == list(range(ROWS))
 
 
+@pytest.mark.prove
 def test_what_takes_the_primary_is_refused(
     session: SparkSession, queue: SqlQueue, standby: OwnServer, reader: DataFrameReader, tmp_path: Any
 ) -> None:

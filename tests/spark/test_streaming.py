@@ -19,6 +19,8 @@ from tests.spark.stream_support import COLUMNS
 from tests.spark.support import NOON, Done, archive
 from tests.support import rows, value
 
+SHARES_A_SCHEMA = True
+
 Start = Callable[..., StreamingQuery]
 
 
@@ -128,6 +130,7 @@ def test_a_query_that_was_overtaken_by_the_trimming_ends(queue: SqlQueue, start:
     assert seen.numbers() == [0, 1]
 
 
+@pytest.mark.prove
 def test_an_option_that_is_not_usable(queue: SqlQueue, start: Start) -> None:
     with pytest.raises(StreamingQueryException, match="startingPosition' is 'now'; it is earliest, latest"):
         start({"availableNow": True}, startingPosition="now").awaitTermination(PATIENCE)

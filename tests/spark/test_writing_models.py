@@ -173,6 +173,7 @@ def test_payloads_get_the_version_of_their_model(queue: SqlQueue, register: Regi
     assert len(payloads(queue)) == 2
 
 
+@pytest.mark.prove
 def test_a_model_without_columns_is_written_and_a_read_says_so(queue: SqlQueue, register: Register) -> None:
     spark = register({"work": Either})
     write(spark.sql("SELECT 1 AS n"), payloadColumns="n")
@@ -212,6 +213,7 @@ def test_a_model_that_is_not_where_spark_runs_is_named(
     assert payloads(queue) == []
 
 
+@pytest.mark.prove
 def test_a_stream_ends_at_what_does_not_fit_and_goes_on_without_it(
     queue: SqlQueue, register: Register, tmp_path: Path
 ) -> None:

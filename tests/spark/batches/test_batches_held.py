@@ -87,6 +87,7 @@ def test_results_and_the_end_of_the_jobs_are_one(filled: SqlQueue) -> None:
     with pytest.raises(ZeroDivisionError):
         fails()
     assert (value(filled, "SELECT count(*) FROM {s}.result"), filled.depth("work").ready) == (0, 30)
+    make_due(filled)
     with batches.publication(filled, seal(filled), output={}) as transaction:
         transaction.connection.execute(insert)
     assert (value(filled, "SELECT count(*) FROM {s}.result"), filled.depth("work").live) == (1, 0)
@@ -99,6 +100,7 @@ def test_a_lost_connection_is_a_lost_batch_and_an_attempt_of_the_batch_alone(fil
     with pytest.raises(BatchLost):
         publish(filled, batch)
     assert filled.depth("work").ready == 30
+    make_due(filled)
     again = seal(filled)
     assert (again.id, again.token, again.attempt, again.job_count) == (batch.id, 2, 2, 30)
     publish(filled, again)
@@ -126,6 +128,7 @@ def test_a_batch_that_kills_its_drivers_spends_its_own_attempts(queue: SqlQueue,
         batch = seal(queue)
         assert (batch.job_count, batch.attempt) == (6, turn)
         _end_transactions(queue)
+        make_due(queue)
     publish(queue, seal(queue))
     assert rows(queue, "SELECT DISTINCT attempt, state FROM {s}.job_archive") == [(1, "succeeded")]
 
@@ -133,6 +136,7 @@ def test_a_batch_that_kills_its_drivers_spends_its_own_attempts(queue: SqlQueue,
 def test_a_killed_one_can_be_gone_on_with_by_lease_and_the_other_way_round(filled: SqlQueue) -> None:
     seal(filled)
     _end_transactions(filled)
+    make_due(filled)
     leased = batches.seal(filled, "work", "k", owner="w")
     assert (leased.mode, leased.job_count, leased.token) == (Mode.LEASED, 30, 2)
     make_due(filled)
