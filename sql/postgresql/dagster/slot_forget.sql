@@ -4,7 +4,7 @@
 -- Parameters: queue text; sensor text; slot smallint; token uuid.
 -- Returns: one row when the slot was the token's, and no run has it. Locks: the slot's row, then the buckets' rows in their
 --   order.
--- Roles: consumer.
+-- Roles: consumer, operator.
 WITH slot AS (
     DELETE FROM sqlqueue.consumer_slot AS s
     WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)
