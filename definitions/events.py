@@ -14,7 +14,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from definitions.flights import FlightEvent, outcome_of
-from definitions.resources import executor, resources
+from definitions.resources import QUEUES_MOVE, executor, resources
 
 events = QueueSpec(
     "events",
@@ -61,7 +61,11 @@ launchpad = build_sqlqueue_launchpad_jobs(
 cleanup = build_cleanup_sensors([handle_flight], prefix="events", default_status=dg.DefaultSensorStatus.RUNNING)
 
 defs = dg.Definitions(
-    assets=[build_sqlqueue_asset_spec(events, description="Flights as they are reported, one job each.")],
+    assets=[
+        build_sqlqueue_asset_spec(
+            events, description="Flights as they are reported, one job each.", freshness_policy=QUEUES_MOVE
+        )
+    ],
     asset_checks=[build_sqlqueue_checks(events)],
     jobs=[handle_flight.job, *launchpad],
     sensors=[handle_flight.sensor, *cleanup],

@@ -21,7 +21,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from definitions.flights import Airport, Clock, listed_airports
-from definitions.resources import executor, resources
+from definitions.resources import QUEUES_MOVE, executor, resources
 
 BUSY_CARRIERS = frozenset({"9E"})
 """Carriers with a gateway that accepts a message at the second attempt only."""
@@ -119,7 +119,13 @@ launchpad = build_sqlqueue_launchpad_jobs(
 cleanup = build_cleanup_sensors([send_reminder], prefix="reminders", default_status=dg.DefaultSensorStatus.RUNNING)
 
 defs = dg.Definitions(
-    assets=[build_sqlqueue_asset_spec(reminders, description="One reminder for each flight, due when it leaves soon.")],
+    assets=[
+        build_sqlqueue_asset_spec(
+            reminders,
+            description="One reminder for each flight, due when it leaves soon.",
+            freshness_policy=QUEUES_MOVE,
+        )
+    ],
     asset_checks=[build_sqlqueue_checks(reminders)],
     jobs=[send_reminder.job, *launchpad],
     sensors=[send_reminder.sensor, *cleanup],

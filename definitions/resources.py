@@ -1,10 +1,14 @@
-"""The resources and the executor of all code locations."""
+"""The resources and the executor of all code locations, and the freshness of their queues."""
 
 import os
+from datetime import timedelta
 
 import dagster as dg
 
 from dagster_sqlqueue.orchestration import SqlQueueResource
+
+# An idle queue is materialised once an hour.
+QUEUES_MOVE = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=3), warn_window=timedelta(hours=2))
 
 # The URL stays in the environment: the UI shows the variable's name only. The output of a run is on its page, and in no
 # file.

@@ -113,8 +113,8 @@ def build_sqlqueue_asset_spec(
         tags: added to the translator's.
         metadata: added to the translator's.
         deps: the upstream assets.
-        freshness_policy: how old the last progress may be. Progress is a materialisation, which a drain run reports when
-            it ended jobs: an idle queue becomes stale, so set it for queues that always have work only.
+        freshness_policy: how old the last materialisation may be: a run ended jobs, or nothing was due. The sensor
+            materialises an idle queue once an hour, so give more than that to a queue that may be idle.
         schema: where its tables are, for the table's name on the page.
         translator: sets what is not given here; None: `SqlQueueTranslator`.
 

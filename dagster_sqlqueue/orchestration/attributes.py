@@ -67,7 +67,10 @@ class CheckAttributes(dg.Model, dg.Resolvable):
 
 
 class FreshnessAttributes(dg.Model, dg.Resolvable):
-    """How old the last progress of the queue may be. Give `fail_seconds`, or `deadline_cron` and `lower_bound_seconds`."""
+    """How old the last materialisation may be: jobs ended, or nothing was due.
+
+    Give `fail_seconds`, or `deadline_cron` and `lower_bound_seconds`.
+    """
 
     fail_seconds: Annotated[float | None, said("Older is a failure; at least 60.", 3600)] = None
     warn_seconds: Annotated[float | None, said("Older is a warning; less than fail_seconds.", 1800)] = None

@@ -178,7 +178,9 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     freshness: Annotated[
         FreshnessAttributes | None,
         said(
-            "How old the last progress of the queue may be; for queues that always have work.", {"fail_seconds": 3600}
+            "How old the last materialisation may be: jobs ended, or nothing was due. More than an hour for a queue that may"
+            " be idle: its sensor materialises it once an hour.",
+            {"fail_seconds": 7200},
         ),
     ] = None
 

@@ -29,6 +29,7 @@ def build_sqlqueue_definitions(
     resource: SqlQueueResource | None = None,
     translator: SqlQueueTranslator | None = None,
     thresholds: CheckThresholds | None = None,
+    freshness_policy: dg.FreshnessPolicy | None = None,
     create: bool = True,
     launchpad: Sequence[str] = USUAL_VERBS,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
@@ -46,6 +47,7 @@ def build_sqlqueue_definitions(
         translator: makes the assets of queues. Jobs, sensors and checks report on the keys that it returns; a consumer that
             has an `asset_key` of its own keeps that.
         thresholds: of the checks; None: the defaults.
+        freshness_policy: of the queues' assets, see `build_sqlqueue_asset_spec`.
         create: whether sensors create missing queues; `sqlqueue migrate` or the job creates the tables.
         launchpad: the verbs of `build_sqlqueue_launchpad_jobs` for which each queue gets a job, `<queue>_<verb>`.
         default_status: of the sensors that do not set it themselves.
@@ -72,7 +74,7 @@ def build_sqlqueue_definitions(
     each = [_translated(consumer, translator, schema) for consumer in each]
     specs = {
         consumer.asset_key: build_sqlqueue_asset_spec(
-            consumer.spec, translator=translator, schema=schema
+            consumer.spec, translator=translator, schema=schema, freshness_policy=freshness_policy
         ).replace_attributes(key=consumer.asset_key)
         for consumer in each
     }

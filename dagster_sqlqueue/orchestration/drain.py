@@ -21,7 +21,7 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.create_job import create_job_name
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
-from dagster_sqlqueue.orchestration.queue_page import figures_now
+from dagster_sqlqueue.orchestration.queue_page import figures_now, now_link
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.run_claims import run_worker
 from dagster_sqlqueue.orchestration.summary import figures, told, told_buried
@@ -229,7 +229,8 @@ def build_drain_op(
         if asset_key is not None and summary.succeeded + summary.failed + summary.cancelled:
             context.log_event(
                 dg.AssetMaterialization(
-                    asset_key, metadata=figures_now(queue, spec.name, links_in_run(context, spec.name))
+                    asset_key,
+                    metadata=figures_now(queue, spec.name, links_in_run(context, spec.name)) | now_link(asset_key),
                 )
             )
         return dg.Output(None, metadata=figures(summary))

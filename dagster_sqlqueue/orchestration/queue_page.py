@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -93,11 +94,21 @@ def figures(read: Read | None, look: Look, links: PageLinks = NO_LINKS) -> dict[
         found["in_per_minute"] = round(stats.in_per_minute, 1)
         found["done_per_minute"] = round(stats.out_per_minute, 1)
         found["wait_seconds_p95"] = round(stats.wait_seconds_p95 or 0.0, 3)
+    due = [head.available_at for head in look.heads if head.due_seconds > 0]
+    if due:
+        # While nothing moves, the overview shows an older event: its age would be wrong, the moment is not.
+        found["oldest_ready_since"] = dg.MetadataValue.timestamp(min(due))
     found["summary"] = dg.MetadataValue.md(summary(stats, look))
     found["buckets"] = dg.MetadataValue.md(bucket_table(look))
     if read is not None and read.letters:
         found["latest_dead_letters"] = dg.MetadataValue.md(letter_list(read.letters, look.queue, links))
     return found | links.metadata()
+
+
+def now_link(key: dg.AssetKey) -> dict[str, Any]:
+    """The link from a materialisation to newer observations, which the overview does not show."""
+    path = "/".join(quote(part, safe="") for part in key.path)
+    return {"now": dg.MetadataValue.md(f"[newer observations](/assets/{path}?view=events)")}
 
 
 def summary(stats: QueueStats | None, look: Look) -> str:

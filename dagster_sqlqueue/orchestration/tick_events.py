@@ -14,21 +14,20 @@ from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, verdicts
 from dagster_sqlqueue.orchestration.dead_letters import letter_list
 from dagster_sqlqueue.orchestration.page_links import PageLinks
-from dagster_sqlqueue.orchestration.queue_page import Look, figures, read_if_allowed
+from dagster_sqlqueue.orchestration.queue_page import Look, figures, now_link, read_if_allowed
 from dagster_sqlqueue.orchestration.run_rate import RunRate
 from dagster_sqlqueue.queue import SqlQueue
 
-CHANGED_SECONDS = 10.0
-"""The shortest time between two observations: the depth of a backlog that runs work off changes at every tick."""
-WAITING_SECONDS = 54.0
-"""After this time the next tick observes, within the minute, while jobs wait or are leased, as their age changes, and until
-the rates of an emptied queue are 0."""
-PROGRESS_SECONDS = 60.0
-"""How often a tick materialises the asset while live runs end jobs."""
+REPORT_SECONDS = 54.0
+"""The time between two reports, within the minute: while counts change, while jobs wait or are leased, as their age changes,
+and until the rates of an emptied queue are 0."""
+EARLY_SECONDS = 600.0
+"""How often a report may come earlier, because the first job waits or the last one has ended: the queue of a trickle of jobs
+is emptied and filled between any two ticks."""
 CHECKED_SECONDS = 3_600.0
 """How often a tick reports checks whose answers have not changed."""
 
-_MOMENTS = ("observed_at", "progress_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
+_MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
 _CUT_OFF = 0.001
 """By how much a moment in the cursor may be too early."""
 _SEEN = " after it was due: "
@@ -43,7 +42,9 @@ class Memory:
         figures: the counts ready, leased, scheduled and held, as last observed.
         observed_at: when they were observed.
         flowing: whether jobs were enqueued or ended within the minute before that.
-        progress_at: when progress was last reported.
+        paused: whether the queue was paused then.
+        clear: whether no job was due, leased, or waiting for the turn of its key then.
+        early_at: when a report last came before its minute was over.
         run_ended_at: when the last run materialised the asset to which a tick has responded.
         events_read_at: when a tick last read the asset's materialisations.
         heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
@@ -58,7 +59,9 @@ class Memory:
     figures: dict[str, int] = field(default_factory=dict)
     observed_at: float = 0.0
     flowing: bool = False
-    progress_at: float = 0.0
+    paused: bool = False
+    clear: bool = False
+    early_at: float = 0.0
     run_ended_at: float = 0.0
     events_read_at: float = 0.0
     heads: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -66,6 +69,11 @@ class Memory:
     checked_at: float = 0.0
     rate: RunRate | None = None
     measured_at: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether jobs were due or leased."""
+        return self.figures.get("ready", 0) + self.figures.get("leased", 0) > 0
 
     @classmethod
     def of(cls, cursor: str | None) -> "Memory":
@@ -117,10 +125,14 @@ def report(
     links: Callable[[], PageLinks],
     run_ended_at: float = 0.0,
 ) -> Iterator[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    """Make the events of a tick, none at most ticks: an observation when the counts have changed, or once a minute while
-    jobs wait or are leased, and until the rates of enqueued and ended jobs are 0; a materialisation in its place once a
-    minute while live runs end jobs; checks whose answer changed, or all of them once an hour. After each materialisation
-    it reports everything anew, for Dagster shows no older checks.
+    """Make the events of a tick, none at most ticks: one with the queue's statistics once a minute while its counts change,
+    while jobs wait or are leased, and until the rates of enqueued and ended jobs are 0; at once when the queue was paused or
+    resumed, and once in ten minutes when the first job waits or the last one has ended; and checks whose answer changed, or
+    all of them once an hour. After each materialisation, its own or a run's, it reports all checks anew: Dagster shows no
+    older ones.
+
+    The event is a materialisation if live runs ended jobs within the minute, or if nothing was due until now: when the first
+    job waits, when the last one has ended, and once an hour. It is an observation otherwise.
 
     It reads the stats only when there is something to report, and leaves out those of ended jobs where the database's user
     is no observer.
@@ -138,31 +150,49 @@ def report(
     depth, now = look.depth, round(time.time(), 1)
     still = {"ready": depth.ready, "leased": depth.running, "scheduled": depth.scheduled, "held": depth.held}
     since = now - memory.observed_at
-    emptied = bool(memory.figures) and (memory.figures["ready"] == 0) != (depth.ready == 0)
-    changed = memory.figures != still and (since >= CHANGED_SECONDS or emptied or not memory.figures)
-    anew = run_ended_at > memory.run_ended_at + _CUT_OFF or now - memory.checked_at >= CHECKED_SECONDS
-    goes_on = bool(depth.ready or depth.running or memory.flowing)
-    if not (changed or anew or (goes_on and since >= WAITING_SECONDS)):
+    known, was_clear = bool(memory.figures), memory.clear
+    busy, was_busy = depth.ready + depth.running > 0, memory.busy
+    early = known and busy != was_busy and now - memory.early_at >= EARLY_SECONDS
+    hour = now - memory.checked_at >= CHECKED_SECONDS
+    changes = busy or memory.flowing or memory.figures != still
+    due = not known or early or hour or memory.paused != look.paused or (changes and since >= REPORT_SECONDS)
+    ended = run_ended_at > memory.run_ended_at + _CUT_OFF
+    if not (due or ended):
         return
+    if early and since < REPORT_SECONDS:
+        memory.early_at = now
     memory.run_ended_at = max(memory.run_ended_at, run_ended_at)
     read = read_if_allowed(queue, look.queue)
     stats = None if read is None else read.stats
-    memory.figures, memory.observed_at = still, now
+    memory.figures, memory.paused, memory.observed_at = still, look.paused, now
     memory.flowing = stats is not None and (stats.in_per_minute > 0 or stats.out_per_minute > 0)
-    ending = stats is not None and stats.out_per_minute > 0 and bool(look.covered)
-    moving = ending and now - memory.progress_at >= PROGRESS_SECONDS
-    if moving:
-        memory.progress_at = now
+    # Jobs that wait for the turn of their key are not due, and may be stuck behind one that failed.
+    memory.clear = not busy and stats is not None and not stats.parked
+    # The page's overview shows the metadata of the last materialisation, and that of an observation only if there is none
+    # (AssetNodeOverview: event = materialization || observation); FreshnessPolicy knows nothing but the time of the last
+    # materialisation. So one for each report would keep the table current, and a stuck queue fresh. Instead, a
+    # materialisation means that jobs ended, or that nothing was due until then. While a queue is stuck the table is that of
+    # the last progress, or of the arrival of the first job: it therefore has the moment since when the oldest job is due,
+    # which stays true then, and a link to the observations, beside the failing check `oldest_ready`. A job that is leased
+    # and due in turn, because its runs die, keeps the queue busy, and is no progress.
+    moving = stats is not None and stats.out_per_minute > 0 and bool(look.covered)
+    idle = memory.clear and (hour or was_busy)
+    arrived = was_clear and busy and not look.paused
+    fresh = due and (moving or idle or arrived)
     page = links()
-    event = dg.AssetMaterialization if moving else dg.AssetObservation
-    yield event(key, metadata=figures(read, look, page), tags={"dagster/data_version": _version(look)})
+    # The materialisation of a run that has just ended has the statistics already.
+    if due:
+        event = dg.AssetMaterialization if fresh else dg.AssetObservation
+        metadata = figures(read, look, page) | (now_link(key) if fresh else {})
+        yield event(key, metadata=metadata, tags={"dagster/data_version": _version(look)})
     letters = letter_list(read.letters, look.queue, page) if read is not None and read.letters else None
+    anew = hour or ended or fresh
     found = verdicts(stats, look.heads, look.asked, stood, thresholds, paused=look.paused, letters=letters)
     for verdict in found:
-        if anew or moving or memory.checks.get(verdict.name) != verdict.passed:
+        if anew or memory.checks.get(verdict.name) != verdict.passed:
             yield verdict.evaluation(key)
     memory.checks = {verdict.name: verdict.passed for verdict in found}
-    if anew or moving:
+    if anew:
         memory.checked_at = now
 
 
