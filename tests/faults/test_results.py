@@ -26,7 +26,7 @@ def test_everybody_who_waits_is_told(fleet: Fleet) -> None:
     victim, its_share = next(iter(waits.items()))
     # It is not told of all before it is killed, however soon the others end.
     due = "UPDATE {s}.job SET available_at = CAST(%s AS timestamptz) WHERE id = CAST(%s AS uuid)"
-    rows(fleet.queue, due, "infinity", its_share[0])
+    rows(fleet.queue, due, "9000-01-01", its_share[0])
     working = {"lease_seconds": 1.0, "batch_size": 10, "pause": 0.005, "outcomes": "failing", "reports": True}
     consumers = [fleet.start(linger_seconds=LINGER, **working) for _ in range(3)]
     while fleet.live() > JOBS // 10:

@@ -42,7 +42,7 @@ def fan_out(queue: SqlQueue, spec: QueueSpec[DailyAccount], accounts: Iterable[A
 def claimed(queue: SqlQueue, account: str, day: date) -> ClaimedJob:
     """The job of an account's day, under a lease."""
     (job,) = queue.jobs("daily", Selection(payload={"account": account, "day": day.isoformat()}))
-    rows(queue, "UPDATE {s}.job SET available_at = 'infinity' WHERE id <> %s AND state = 'queued'", job.id)
+    rows(queue, "UPDATE {s}.job SET available_at = '9000-01-01' WHERE id <> %s AND state = 'queued'", job.id)
     (found,) = queue.claim("daily", limit=1, lease_seconds=3_600, worker="w")
     rows(queue, "UPDATE {s}.job SET available_at = run_at WHERE state = 'queued'")
     assert found.id == job.id
