@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
-from dagster_sqlqueue.db import database, executors
+from dagster_sqlqueue.db import executors, pool
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.spark import contents, daily, day_results, sealed_read, sinks
 from dagster_sqlqueue.spark.batches import leased_seal
@@ -111,10 +111,10 @@ def run(url: str, schema: str, output: str, mode: str, last: int | None, log: st
         setattr(place, name, both)
 
     for place, name in (
-        (database, "execute"),
+        (pool, "execute"),
         (executors, "execute"),
         (executors, "execute_together"),
-        (database, "execute_together"),
+        (pool, "execute_together"),
         (psycopg.Connection, "execute"),
         (psycopg.Connection, "commit"),
         (psycopg.Cursor, "copy"),

@@ -220,7 +220,7 @@ def test_an_account_whose_day_is_open_is_left_and_named(queue: SqlQueue, session
         rows(
             queue,
             "INSERT INTO {s}.job (id, queue, bucket, priority, state, available_at, run_at, max_attempts, payload) VALUES"
-            " (gen_random_uuid(), 'work', 1, 5, %s, 'infinity', now(), 3,"
+            " (gen_random_uuid(), 'work', 1, 5, %s, '9000-01-01', now(), 3,"
             " jsonb_build_object('day', CAST(%s AS text), 'account', CAST(%s AS text)))",
             state,
             f"{day}T12:00:00Z" if state == "held" else day,

@@ -87,7 +87,7 @@ def test_a_models_fields_come_as_columns_of_their_types(session: SparkSession, q
         assert tuple(row)[:9] == (
             ORDER.account, ORDER.amount, ORDER.pieces, 0.1, True, ORDER.day, at, str(ORDER.key), None
         )  # fmt: skip
-        assert (json.loads(row.p_inner), json.loads(row.p_lines), row.p_state) == ({"n": 3}, [1, 2], "new")
+        assert (row.p_inner.asDict(), row.p_lines, row.p_state) == ({"n": 3}, [1, 2], "new")
     with pytest.raises(PySparkException, match="the field 'state' of the payload has the name of a column"):
         session.read.format(FORMAT).option("queue", "orders").load()
     other = session.read.format(FORMAT).option("queue", "work")

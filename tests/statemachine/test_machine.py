@@ -70,7 +70,7 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
     "a turn for every job of a key": (
         "ordered",
         "key_turns",
-        "WHERE room.first IS NULL OR room.head = room.first",
+        "WHERE free.first IS NULL OR free.head = free.first",
         "",
     ),
     "a limit of a key that counts dead leases": (
