@@ -28,7 +28,7 @@ from dagster_sqlqueue.orchestration.group_ops import (
     group_results,
 )
 from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor
-from dagster_sqlqueue.orchestration.group_wait import WaitConfig, await_group, wait_for_group
+from dagster_sqlqueue.orchestration.group_wait import WaitConfig, await_group, build_wait_op, wait_for_group
 from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_sqlqueue_io_manager
 from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob
@@ -39,6 +39,7 @@ from dagster_sqlqueue.orchestration.ops import (
     EnqueueConfig,
     WriteConfig,
     build_claim_op,
+    build_complete_op,
     build_enqueue_op,
     build_fail_op,
     claim_jobs,
@@ -47,7 +48,7 @@ from dagster_sqlqueue.orchestration.ops import (
     fail_jobs,
 )
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.orchestration.run_claims import give_back_on_failure
+from dagster_sqlqueue.orchestration.run_claims import build_give_back_hook, give_back_on_failure
 from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
 from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test
@@ -78,6 +79,7 @@ __all__ = [
     "await_group",
     "build_claim_op",
     "build_cleanup_sensors",
+    "build_complete_op",
     "build_create_job",
     "build_deadline_check",
     "build_drain_op",
@@ -85,6 +87,7 @@ __all__ = [
     "build_fail_op",
     "build_fanout_asset",
     "build_fanout_schedule",
+    "build_give_back_hook",
     "build_group_op",
     "build_group_sensor",
     "build_maintenance_schedule",
@@ -96,6 +99,7 @@ __all__ = [
     "build_sqlqueue_launchpad_jobs",
     "build_sqlqueue_schedules_sensor",
     "build_sqlqueue_sensor",
+    "build_wait_op",
     "claim_jobs",
     "complete_jobs",
     "drain_in_process",

@@ -30,7 +30,7 @@ from dagster_sqlqueue.orchestration.drain import DrainMode
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.references import resolve
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
 from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
 from dagster_sqlqueue.payload.serialization import AnyObject
@@ -79,10 +79,16 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     resource: Annotated[
         bool,
         said(
-            "Whether to provide the resource 'sqlqueue'; false where the project has one of that key. Components with the"
-            " same url_env and schema_name share it."
+            "Whether to provide the resource; false where the project has one of that key. Components with the same url_env"
+            " and schema_name share it."
         ),
     ] = True
+    resource_key: Annotated[
+        str,
+        said(
+            "The key of the queue's resource: another one for queues of a second database, which their jobs are named by."
+        ),
+    ] = RESOURCE_KEY
     create: Annotated[
         bool, said("Whether the sensor creates a missing queue. It never changes an existing one.", False)
     ] = True
@@ -224,6 +230,8 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
             maintain=self.maintain,
+            name=self._named(f"drain_{spec.name}"),
+            resource_key=self.resource_key,
             asset_key=self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key,
         )(handler)
 
@@ -241,9 +249,10 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         consumer = self.get_consumer(context)
         spec, key = consumer.spec, consumer.asset_key
         limits = CheckThresholds(**(self.checks or CheckAttributes()).model_dump())
-        observe = build_observe_job(spec, asset_key=key)
+        observe = build_observe_job(spec, asset_key=key, resource_key=self.resource_key)
         sensor = build_sqlqueue_sensor(
             consumer,
+            name=self._named(f"{spec.name}_sensor"),
             settings=SensorSettings(
                 max_runs=self.max_runs, run_seconds=self.run_seconds, jobs_per_run=self.jobs_per_run
             ),
@@ -252,23 +261,31 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             default_status=self.default_status,
             observe_job=observe,
         )
-        sensors = [helping(sensor, spec, create=self.create)]
+        sensors = [helping(sensor, spec, create=self.create, resource_key=self.resource_key)]
         if self.cleanup:
-            named = f"sqlqueue_{spec.name}"
-            sensors += build_cleanup_sensors([consumer], prefix=named, default_status=self.default_status)
+            sensors += build_cleanup_sensors(
+                [consumer],
+                prefix=f"{self.resource_key}_{spec.name}",
+                resource_key=self.resource_key,
+                default_status=self.default_status,
+            )
         launchpad = build_sqlqueue_launchpad_jobs(
             spec,
-            name_prefix=spec.name,
+            name_prefix=self._named(spec.name),
             verbs=USUAL_VERBS if self.launchpad is None else self.launchpad,
             asset_keys={spec.name: key},
+            resource_key=self.resource_key,
         )
         return dg.Definitions(
             assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))],
-            asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key)],
-            jobs=[consumer.job, build_create_job(spec), observe, *launchpad],
+            asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key, resource_key=self.resource_key)],
+            jobs=[consumer.job, build_create_job(spec, resource_key=self.resource_key), observe, *launchpad],
             sensors=sensors,
-            resources={"sqlqueue": shared_resource(self.url_env, self.schema_name)} if self.resource else None,
+            resources={self.resource_key: shared_resource(self.url_env, self.schema_name)} if self.resource else None,
         )
+
+    def _named(self, usual: str) -> str:
+        return usual if self.resource_key == RESOURCE_KEY else f"{self.resource_key}_{usual}"
 
     def _as_it_is(self, consumer: QueueConsumer[Any], spec: QueueSpec[Any]) -> QueueConsumer[Any]:
         """Take a consumer of `queue_consumer` unchanged, and refuse settings of the component that differ from its own."""
@@ -279,6 +296,12 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             raise InvalidInput(
                 f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and the component has other settings"
                 " of queue or job; set them in queue_consumer, or name a plain function as the handler"
+            )
+        if consumer.resource_key != self.resource_key:
+            raise InvalidInput(
+                f"the handler of queue {self.queue!r} is a consumer of queue_consumer with the resource"
+                f" {consumer.resource_key!r}, where the component's is {self.resource_key!r}; make them agree:"
+                " queue_consumer(resource_key=…), or the attribute resource_key"
             )
         key = self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key
         if key != consumer.asset_key:

@@ -18,7 +18,7 @@ from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_job_id, due_at
 from dagster_sqlqueue.orchestration.markdown import SHOWN
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
@@ -148,6 +148,7 @@ def build_deadline_check(
     name: str | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     asset_key: dg.AssetKey | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.AssetChecksDefinition:
     """Build a check of the queue's asset: every account's day was done by a time of day of its own zone, on the day after.
 
@@ -167,6 +168,7 @@ def build_deadline_check(
         name: the check's; None: `done_by_0800`.
         severity: of a failure.
         asset_key: of the queue's asset; None: `queues/<name>`.
+        resource_key: of the `SqlQueueResource`.
 
     Raises:
         InvalidInput: the deadline or the number of days is not usable.
@@ -182,6 +184,7 @@ def build_deadline_check(
         description=f"Checks that every account's day was done by {deadline:%H:%M} of its own zone on the day after, for the"
         f" last {days} {'day' if days == 1 else 'days'}.",
     )
+    @under_key(resource_key)
     def done_in_time(sqlqueue: SqlQueueResource) -> dg.AssetCheckResult:
         with told_plainly():
             everyone = list(accounts())

@@ -15,7 +15,7 @@ from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec, single_run_backfills
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 
 ZONE_FIRST = ZoneInfo("Pacific/Kiritimati")
 """The time zone where each day begins, and ends, first."""
@@ -79,6 +79,7 @@ def build_fanout_asset(
     group_name: str | None = None,
     deps: Sequence[Any] = (),
     translator: SqlQueueTranslator | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.AssetsDefinition:
     """Build the queue as a daily-partitioned asset: materialising a day enqueues one job for each account.
 
@@ -91,6 +92,7 @@ def build_fanout_asset(
         group_name: the asset's group; None: the translator's.
         deps: the upstream assets.
         translator: makes the queue's asset, with its key.
+        resource_key: of the `SqlQueueResource`.
     """
     made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)
     with single_run_backfills():
@@ -109,6 +111,7 @@ def build_fanout_asset(
             description=f"The job queue `{spec.name}`, one partition a day: one job for each account, due at 00:01 of the"
             " account's own time zone when the day has ended there.",
         )
+        @under_key(resource_key)
         def fan_out(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.MaterializeResult[Any]:
             everyone = list(accounts())
             if not everyone:

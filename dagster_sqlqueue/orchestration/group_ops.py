@@ -14,7 +14,7 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Callback, Followers, Group, GroupEnded, Groups
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.step_ids import StepIds, each_job, ids_of
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import JobOutcome, Results
@@ -101,7 +101,11 @@ def enqueue_group(
 
 
 def build_group_op(
-    spec: QueueSpec[Any], *, joined_by: QueueSpec[GroupEnded] | str | None = None, name: str | None = None
+    spec: QueueSpec[Any],
+    *,
+    joined_by: QueueSpec[GroupEnded] | str | None = None,
+    name: str | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.OpDefinition:
     """Build `enqueue_group` as an op: its input `jobs` is the batch, its output an `EnqueuedGroup`.
 
@@ -109,6 +113,7 @@ def build_group_op(
         spec: the queue of the jobs.
         joined_by: the queue that gets a job when the last of them has ended.
         name: of the op; None: `enqueue_group_of_<queue>`.
+        resource_key: of the `SqlQueueResource`.
     """
 
     @dg.op(
@@ -117,6 +122,7 @@ def build_group_op(
         out=dg.Out(EnqueuedGroup, description="The group."),
         tags={"kind": "sqlqueue"},
     )
+    @under_key(resource_key)
     def enqueue(context: dg.OpExecutionContext, sqlqueue: SqlQueueResource, jobs: Any) -> dg.Output[EnqueuedGroup]:
         group = enqueue_group(context, sqlqueue.queue, spec, jobs, joined_by=joined_by)
         figures: dict[str, Any] = {

@@ -17,7 +17,7 @@ from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leased_jobs import settle_claimed
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.schema import migrations
 
@@ -45,6 +45,7 @@ def build_group_sensor(
     poll_seconds: float = 15.0,
     minimum_interval_seconds: int = 15,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.SensorDefinition:
     """Build a sensor that runs a job, or materialises assets, once for each group of jobs that has ended.
 
@@ -67,6 +68,7 @@ def build_group_sensor(
         poll_seconds: the shortest time between two checks of a group's run.
         minimum_interval_seconds: between ticks.
         default_status: whether it starts with the code location, or when a user switches it on.
+        resource_key: of the `SqlQueueResource`.
 
     Raises:
         InvalidInput: the queue's payload is not `GroupEnded`, or a number is out of range.
@@ -97,6 +99,7 @@ def build_group_sensor(
         default_status=default_status,
         description=f"Requests a run for each group of jobs whose end is on the queue {spec.name!r}.",
     )
+    @under_key(resource_key)
     def ended_groups(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         queue = sqlqueue.queue
         migrations.check(queue.database)

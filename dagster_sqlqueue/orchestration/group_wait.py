@@ -12,7 +12,7 @@ from dagster_sqlqueue.consumer.leased import while_away
 from dagster_sqlqueue.errors import UnknownJob, WaitTimedOut
 from dagster_sqlqueue.followers import Group, Groups
 from dagster_sqlqueue.orchestration.group_ops import group_id
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import Results
 
@@ -24,6 +24,11 @@ _LAST_LOOK_SECONDS = 1.0
 _TOLD_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
 _MEMBERS_AT_ONCE = 10_000
+_ABOUT = """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
+
+The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
+`build_group_sensor`.
+"""
 
 
 class WaitConfig(dg.Config):
@@ -35,20 +40,43 @@ class WaitConfig(dg.Config):
     all_must_succeed: bool = Field(default=False, description="Fail the step if a job of the group did not succeed.")
 
 
-@dg.op(out=dg.Out(Group, description="The group, with its counts."), tags={"kind": "sqlqueue"})
-def wait_for_group(
-    context: dg.OpExecutionContext, config: WaitConfig, sqlqueue: SqlQueueResource, group: Any
-) -> dg.Output[Group]:
-    """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
+def build_wait_op(*, name: str = "wait_for_group", resource_key: str = RESOURCE_KEY) -> dg.OpDefinition:
+    """Build `wait_for_group` for the resource of another key.
 
-    The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
-    `build_group_sensor`.
+    Args:
+        name: of the op.
+        resource_key: of the `SqlQueueResource`.
     """
+
+    @dg.op(
+        name=name,
+        description=_ABOUT,
+        out=dg.Out(Group, description="The group, with its counts."),
+        tags={"kind": "sqlqueue"},
+    )
+    @under_key(resource_key)
+    def wait(
+        context: dg.OpExecutionContext, config: WaitConfig, sqlqueue: SqlQueueResource, group: Any
+    ) -> dg.Output[Group]:
+        return _wait(sqlqueue.queue, config, group)
+
+    return wait
+
+
+wait_for_group = build_wait_op()
+"""Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
+
+The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
+`build_group_sensor`.
+"""
+
+
+def _wait(queue: SqlQueue, config: WaitConfig, group: Any) -> dg.Output[Group]:
     id = group_id(group)
     try:
-        ended = await_group(sqlqueue.queue, id, timeout_seconds=config.timeout_seconds)
+        ended = await_group(queue, id, timeout_seconds=config.timeout_seconds)
     except WaitTimedOut as error:
-        metadata = _figures(Groups(sqlqueue.queue).group(id))
+        metadata = _figures(Groups(queue).group(id))
         raise dg.Failure(str(error), metadata=metadata, allow_retries=False) from None
     if config.all_must_succeed and ended.succeeded < ended.members:
         raise dg.Failure(

@@ -12,7 +12,7 @@ from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
 from dagster_sqlqueue.orchestration.markdown import SHOWN
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.queue.maintenance import MAX_DAYS_AHEAD, Maintained
 from dagster_sqlqueue.schema import migrations
@@ -39,6 +39,7 @@ def build_maintenance_schedule(
     resource: SqlQueueResource | None = None,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.ScheduleDefinition:
     """Build a schedule that maintains a schema, for all of its queues, as `sqlqueue maintain` does.
 
@@ -55,16 +56,17 @@ def build_maintenance_schedule(
         cron_schedule: once a day is enough for the partitions; more often keeps expired rows few.
         execution_timezone: of the cron schedule.
         days_ahead: for how many days after today to create partitions, 0 to 366; a run's config may override it.
-        resource: a resource with a database user that is an operator; None: the code location's `sqlqueue`.
+        resource: a resource with a database user that is an operator; None: the code location's.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
         default_status: whether it starts with the code location, or when a user switches it on.
+        resource_key: of the `SqlQueueResource`.
 
     Raises:
         InvalidInput: days_ahead is out of range.
     """
     if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
         raise InvalidInput(f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}")
-    job = _job(name, resource, dict(asset_keys or {}))
+    job = _job(name, resource, dict(asset_keys or {}), resource_key)
 
     @dg.schedule(
         name=name,
@@ -85,13 +87,16 @@ def build_maintenance_schedule(
     return maintenance
 
 
-def _job(name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, dg.AssetKey]) -> dg.JobDefinition:
+def _job(
+    name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, dg.AssetKey], resource_key: str
+) -> dg.JobDefinition:
     @dg.op(
         name=f"{name}_op",
         description="Creates partitions of the archive ahead, trims it, and removes expired rows.",
         out=dg.Out(dict, description="The counts of created, moved, dropped, deleted and removed things."),
         tags={"kind": "sqlqueue"},
     )
+    @under_key(resource_key)
     def maintain(
         context: dg.OpExecutionContext, config: MaintenanceConfig, sqlqueue: SqlQueueResource
     ) -> dg.Output[dict[str, Any]]:
@@ -117,7 +122,7 @@ def _job(name: str, resource: SqlQueueResource | None, asset_keys: Mapping[str, 
         name=f"{name}_job",
         description="Maintains the schema of the queues: partitions, retention, expired rows.",
         executor_def=dg.in_process_executor,
-        resource_defs=None if resource is None else {"sqlqueue": resource},
+        resource_defs=None if resource is None else {resource_key: resource},
         tags={"sqlqueue/maintenance": "maintain"},
     )
     def maintenance_job() -> None:

@@ -1,4 +1,6 @@
-"""Ops for your own graphs: claim jobs, complete them, fail them, enqueue others. They need the resource `sqlqueue`."""
+"""Ops for your own graphs: claim jobs, complete them, fail them, enqueue others. The
+ops of `build_…_op` take the resource of any key, the others `sqlqueue`.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Literal, cast
@@ -12,7 +14,7 @@ from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import leased_jobs
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob as LeasedJob
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_claims import note_claim, run_worker
 from dagster_sqlqueue.orchestration.step_ids import each_job, ids_of, spec_for
 from dagster_sqlqueue.queue import SqlQueue
@@ -61,7 +63,12 @@ class EnqueueConfig(_Enqueue):
 
 
 def build_claim_op(
-    spec: QueueSpec[Payload], *, name: str | None = None, limit: int = 100, lease_seconds: float | None = None
+    spec: QueueSpec[Payload],
+    *,
+    name: str | None = None,
+    limit: int = 100,
+    lease_seconds: float | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.OpDefinition:
     """Build an op that claims due jobs of a queue and returns them as a list of `LeasedJob`s; empty if none is due.
 
@@ -74,6 +81,7 @@ def build_claim_op(
         name: of the op; None: `claim_<queue>`.
         limit: the most jobs, unless the run's config has another.
         lease_seconds: how long the lease holds, unless the run's config has another; None: the queue's lease.
+        resource_key: of the `SqlQueueResource`.
     """
     most, lease = limit, lease_seconds
 
@@ -90,6 +98,7 @@ def build_claim_op(
         out=dg.Out(list, description="The jobs, each a LeasedJob."),
         tags=_TAGS,
     )
+    @under_key(resource_key)
     def claim(
         context: dg.OpExecutionContext, config: Config, sqlqueue: SqlQueueResource
     ) -> dg.Output[list[LeasedJob[Any]]]:
@@ -111,14 +120,7 @@ def complete_jobs(
     context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
 ) -> dg.Output[dict[str, int]]:
     """Completes jobs, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
-    settled = [(job, Done()) if isinstance(job, LeasedJob) else _pair(job) for job in jobs]
-    for _, outcome in settled:
-        if not isinstance(outcome, Done):
-            raise InvalidInput(
-                f"complete_jobs was given a job with {outcome!r:.100}; give it jobs, or pairs of a job and Done(result), and"
-                " give all others to fail_jobs"
-            )
-    return _write(context, sqlqueue.queue, settled, config, None, "completed")
+    return _complete(context, sqlqueue.queue, jobs, config)
 
 
 @dg.op(out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"), tags=_TAGS)
@@ -135,12 +137,16 @@ def fail_jobs(
     )
 
 
-def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefinition:
-    """Build `fail_jobs` for a queue whose backoff is a function, which the database does not have.
+def build_fail_op(
+    spec: QueueSpec[Any], *, name: str | None = None, resource_key: str = RESOURCE_KEY
+) -> dg.OpDefinition:
+    """Build `fail_jobs` for a queue: one whose backoff is a function, which the database does not have, or that has a
+    resource of another key.
 
     Args:
         spec: the queue.
         name: of the op; None: `fail_<queue>`.
+        resource_key: of the `SqlQueueResource`.
     """
 
     @dg.op(
@@ -149,6 +155,7 @@ def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefi
         out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"),
         tags=_TAGS,
     )
+    @under_key(resource_key)
     def fail(
         context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
     ) -> dg.Output[dict[str, int]]:
@@ -159,7 +166,35 @@ def build_fail_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefi
     return fail
 
 
-def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpDefinition:
+def build_complete_op(
+    spec: QueueSpec[Any], *, name: str | None = None, resource_key: str = RESOURCE_KEY
+) -> dg.OpDefinition:
+    """Build `complete_jobs` for a queue that has a resource of another key.
+
+    Args:
+        spec: the queue.
+        name: of the op; None: `complete_<queue>`.
+        resource_key: of the `SqlQueueResource`.
+    """
+
+    @dg.op(
+        name=name or f"complete_{spec.name}",
+        description=f"Completes jobs of the queue {spec.name!r}.",
+        out=dg.Out(dict, description="How many jobs were completed, and how many writes were refused."),
+        tags=_TAGS,
+    )
+    @under_key(resource_key)
+    def complete(
+        context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
+    ) -> dg.Output[dict[str, int]]:
+        return _complete(context, sqlqueue.queue, jobs, config)
+
+    return complete
+
+
+def build_enqueue_op(
+    spec: QueueSpec[Any], *, name: str | None = None, resource_key: str = RESOURCE_KEY
+) -> dg.OpDefinition:
     """Build an op that enqueues its input `jobs`: all of them or, if it fails, none; and once, however often the step or the
     run is retried or re-executed.
 
@@ -168,6 +203,7 @@ def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpD
     Args:
         spec: the queue.
         name: of the op; None: `enqueue_<queue>`.
+        resource_key: of the `SqlQueueResource`.
     """
 
     @dg.op(
@@ -176,6 +212,7 @@ def build_enqueue_op(spec: QueueSpec[Any], *, name: str | None = None) -> dg.OpD
         out=dg.Out(dict, description="How many jobs were enqueued, and how many existed already."),
         tags=_TAGS,
     )
+    @under_key(resource_key)
     def enqueue(
         context: dg.OpExecutionContext, config: _Enqueue, sqlqueue: SqlQueueResource, jobs: Any
     ) -> dg.Output[dict[str, int]]:
@@ -215,6 +252,19 @@ def _claim(
     if taken.jobs:
         counts["leased_until"] = dg.MetadataValue.timestamp(min(job.lease_until for job in taken.jobs))
     return dg.Output(taken.jobs, metadata=counts)
+
+
+def _complete(
+    context: dg.OpExecutionContext, queue: SqlQueue, jobs: list[Any], config: WriteConfig
+) -> dg.Output[dict[str, int]]:
+    settled = [(job, Done()) if isinstance(job, LeasedJob) else _pair(job) for job in jobs]
+    for _, outcome in settled:
+        if not isinstance(outcome, Done):
+            raise InvalidInput(
+                f"complete_jobs was given a job with {outcome!r:.100}; give it jobs, or pairs of a job and Done(result), and"
+                " give all others to fail_jobs"
+            )
+    return _write(context, queue, settled, config, None, "completed")
 
 
 def _write(

@@ -8,6 +8,7 @@ import json
 
 import dagster as dg
 
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.queue import SqlQueue
 
 CLAIMS_TAG = "sqlqueue/claims"
@@ -29,17 +30,32 @@ def note_claim(context: dg.OpExecutionContext, queue: str, lease_seconds: float)
         context.instance.add_run_tags(run.run_id, {CLAIMS_TAG: json.dumps({**claims, queue: lease_seconds})})
 
 
-@dg.failure_hook(required_resource_keys={"sqlqueue"})
-def give_back_on_failure(context: dg.HookContext) -> None:
-    """Gives back at once, when a step fails, what its run has claimed and not ended.
+def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
+    """Build `give_back_on_failure` for the resource of another key.
 
-    For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. Dagster calls no hook
-    for a run that is cancelled or killed: `build_cleanup_sensors` is for those.
+    Args:
+        resource_key: of the `SqlQueueResource`.
     """
-    run = context.instance.get_run_by_id(context.run_id)
-    if run is not None:
-        for name, jobs in give_back(context.resources.sqlqueue.queue, run).items():
-            context.log.info("%s: %d jobs that the run had claimed were given back", name, jobs)
+
+    @dg.failure_hook(
+        name="give_back_on_failure" if resource_key == RESOURCE_KEY else f"give_back_on_failure_{resource_key}",
+        required_resource_keys={resource_key},
+    )
+    def hook(context: dg.HookContext) -> None:
+        run = context.instance.get_run_by_id(context.run_id)
+        if run is not None:
+            for name, jobs in give_back(getattr(context.resources, resource_key).queue, run).items():
+                context.log.info("%s: %d jobs that the run had claimed were given back", name, jobs)
+
+    return hook
+
+
+give_back_on_failure = build_give_back_hook()
+"""Gives back at once, when a step fails, what its run has claimed and not ended.
+
+For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. Dagster calls no hook for a
+run that is cancelled or killed: `build_cleanup_sensors` is for those.
+"""
 
 
 def give_back(queue: SqlQueue, run: dg.DagsterRun) -> dict[str, int]:

@@ -8,7 +8,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.schema import migrations
 
@@ -22,6 +22,7 @@ def build_sqlqueue_schedules_sensor(
     budget_seconds: float = 20.0,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.SensorDefinition:
     """Build a sensor that enqueues the due jobs of all queues' schedules, by the database's clock.
 
@@ -38,6 +39,7 @@ def build_sqlqueue_schedules_sensor(
         budget_seconds: after it the rest is left to the next tick; Dagster ends a sensor's evaluation after 60 seconds.
         default_status: whether it starts with the code location, or when a user switches it on.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
+        resource_key: of the `SqlQueueResource`.
 
     Raises:
         InvalidInput: budget_seconds is not positive.
@@ -51,6 +53,7 @@ def build_sqlqueue_schedules_sensor(
         default_status=default_status,
         description="Enqueues the jobs of the queues' schedules, each tick once however many schedulers run.",
     )
+    @under_key(resource_key)
     def schedules_tick(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
         migrations.check(sqlqueue.queue.database)
         schedules = Schedules(sqlqueue.queue)

@@ -8,6 +8,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.archive_run import ArchiveDays
 from dagster_sqlqueue.spark.daily import ArchiveRead
@@ -31,6 +32,7 @@ def sqlqueue_archive_asset(
     columns: Mapping[str, str] | None = None,
     code_version: str | None = None,
     pool: str | None = "spark",
+    resource_key: str = RESOURCE_KEY,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> Callable[[Compute], dg.AssetsDefinition]:
     """Turn a function from a day's archived jobs to its results into a daily-partitioned asset.
@@ -60,6 +62,7 @@ def sqlqueue_archive_asset(
         columns: what the columns of the results mean, by their names.
         code_version: of the function. With another one every day is computed again.
         pool: the concurrency pool.
+        resource_key: of the `SqlQueueResource`.
         asset_keys: of queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
@@ -88,6 +91,13 @@ def sqlqueue_archive_asset(
             code_version=code_version,
         )
         upstream = asset_key_among(asset_keys, reads.queue)
-        return declared(work, partitions_def=partitions_def, group_name=group_name, deps=[upstream, *deps], pool=pool)
+        return declared(
+            work,
+            partitions_def=partitions_def,
+            group_name=group_name,
+            deps=[upstream, *deps],
+            pool=pool,
+            resource_key=resource_key,
+        )
 
     return decorate

@@ -12,6 +12,7 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.batches import BACKOFF
 from dagster_sqlqueue.spark.batches.batch_opener import checked_lease
@@ -40,6 +41,7 @@ def sqlqueue_daily_asset(
     backoff: Backoff = BACKOFF,
     lease_seconds: float = 60.0,
     pool: str | None = "spark",
+    resource_key: str = RESOURCE_KEY,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> Callable[[Compute], dg.AssetsDefinition]:
     """Turn a function from a day's events to its results into a daily-partitioned asset that consumes the daily jobs.
@@ -71,6 +73,7 @@ def sqlqueue_daily_asset(
         lease_seconds: how long a day's batch holds when its run has died, before another run may take it over. It is
             extended four times as often.
         pool: the concurrency pool; a second Spark session would only take the first one's memory.
+        resource_key: of the `SqlQueueResource`.
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
@@ -102,6 +105,13 @@ def sqlqueue_daily_asset(
             columns=columns,
             code_version=code_version,
         )
-        return declared(work, partitions_def=partitions_def, group_name=group_name, deps=[*upstream, *deps], pool=pool)
+        return declared(
+            work,
+            partitions_def=partitions_def,
+            group_name=group_name,
+            deps=[*upstream, *deps],
+            pool=pool,
+            resource_key=resource_key,
+        )
 
     return decorate

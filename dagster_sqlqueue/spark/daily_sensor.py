@@ -10,7 +10,7 @@ import dagster as dg
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import day_checks
 from dagster_sqlqueue.spark.batches import BACKOFF
@@ -32,6 +32,7 @@ def build_daily_sensor(
     minimum_interval_seconds: int = 30,
     days_per_run: int = 31,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    resource_key: str = RESOURCE_KEY,
 ) -> dg.SensorDefinition:
     """Return a sensor that materialises the days for which there is something to do, as one run.
 
@@ -47,6 +48,7 @@ def build_daily_sensor(
         minimum_interval_seconds: between two ticks.
         days_per_run: how many days one run has at most.
         default_status: off unless said otherwise.
+        resource_key: of the `SqlQueueResource`.
 
     Raises:
         InvalidInput: the asset is none of these, or `days_per_run` is no positive number.
@@ -73,6 +75,7 @@ def build_daily_sensor(
         default_status=default_status,
         description=f"Materialises {asset.key.path[-1]} for the days that there is something to do for on {spec.name!r}.",
     )
+    @under_key(resource_key)
     def due_days(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.RunRequest | dg.SkipReason:
         queue = sqlqueue.queue
         keys = partitions_def.get_partition_keys()

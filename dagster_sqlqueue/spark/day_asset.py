@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import single_run_backfills
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.spark.closed_days import check_zone
 from dagster_sqlqueue.spark.daily import ArchiveRead
@@ -73,6 +73,7 @@ def declared(
     group_name: str,
     deps: Sequence[Any],
     pool: str | None,
+    resource_key: str,
 ) -> dg.AssetsDefinition:
     """Return the asset whose runs do some work.
 
@@ -82,6 +83,7 @@ def declared(
         group_name: the asset's group.
         deps: assets it comes from.
         pool: the concurrency pool.
+        resource_key: of the `SqlQueueResource`.
     """
     with single_run_backfills():
 
@@ -98,6 +100,7 @@ def declared(
             code_version=work.code_version,
             pool=pool,
         )
+        @under_key(resource_key)
         def days(
             context: dg.AssetExecutionContext, config: DayConfig, sqlqueue: SqlQueueResource, spark: SparkResource
         ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows it by this name, beside check results

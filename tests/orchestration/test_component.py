@@ -70,6 +70,38 @@ def test_two_databases_under_one_resource_key_are_refused(project: Loader) -> No
     assert "different resources with same key 'sqlqueue'" in project.failure()
 
 
+def test_queues_of_two_databases_have_two_resources(project: Loader) -> None:
+    """Also queues of one name: jobs and sensors of the second are named by its resource, its asset by the user."""
+    project.write()
+    project.write(
+        "more/reminders",
+        url_env="OTHER_URL",
+        resource_key="other",
+        asset={"key_prefix": "other"},
+    )
+    with project.loaded() as defs:
+        dg.Definitions.validate_loadable(defs)
+        assert {key: one.url.env_var_name for key, one in (defs.resources or {}).items()} == {
+            "sqlqueue": "SQLQUEUE_URL",
+            "other": "OTHER_URL",
+        }
+        repository = defs.get_repository_def()
+        for name in ("create_reminders", "drain_reminders", "observe_reminders", "reminders_redrive"):
+            for job, own, foreign in ((name, "sqlqueue", "other"), (f"other_{name}", "other", "sqlqueue")):
+                keys = repository.get_job(job).required_resource_keys
+                assert own in keys
+                assert foreign not in keys
+        assert {sensor.name for sensor in repository.sensor_defs} == {
+            "reminders_sensor",
+            "other_reminders_sensor",
+            *(
+                f"{key}_reminders_{ended}"
+                for key in ("sqlqueue", "other")
+                for ended in ("failed_runs", "cancelled_runs")
+            ),
+        }
+
+
 def test_the_asset_is_changed_from_yaml(project: Loader) -> None:
     project.write(
         asset={

@@ -12,13 +12,23 @@ from dagster_graphql.schema import create_schema
 from dagster_sqlqueue import Done, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.orchestration import (
+    EnqueuedGroup,
     QueueAssetData,
     SqlQueueResource,
     SqlQueueTranslator,
+    build_claim_op,
+    build_complete_op,
+    build_give_back_hook,
+    build_group_op,
+    build_group_sensor,
+    build_maintenance_schedule,
     build_observe_job,
     build_sqlqueue_definitions,
+    build_sqlqueue_schedules_sensor,
     build_sqlqueue_sensor,
+    build_wait_op,
     queue_asset_key,
     queue_consumer,
 )
@@ -268,3 +278,48 @@ def test_sensors_of_a_queue_share_the_job_of_its_page() -> None:
 def test_consumers_of_two_databases_are_not_given_together() -> None:
     with pytest.raises(InvalidInput, match=r"\['other', 'sqlqueue'\]"):
         build_sqlqueue_definitions([send, send_other])
+
+
+@pytest.mark.parametrize(("key", "number"), [("sqlqueue", 0), ("other", 1)])
+def test_all_other_parts_take_the_resource_of_another_key(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance, key: str, number: int
+) -> None:
+    """Ops, the hook, groups, their sensor, maintenance and the schedules' sensor, with the resources of both databases."""
+    ends = QueueSpec("ends", GroupEnded)
+    for one in two:
+        one.create_queue(EMAILS)
+        one.create_queue(ends)
+    resources = {
+        name: SqlQueueResource(url=url, schema_name=one.database.schema)
+        for name, one in zip(("sqlqueue", "other"), two, strict=True)
+    }
+    enqueue = build_group_op(EMAILS, joined_by=ends, resource_key=key)
+    claim = build_claim_op(EMAILS, resource_key=key)
+    complete = build_complete_op(EMAILS, resource_key=key)
+    wait = build_wait_op(resource_key=key)
+
+    @dg.op
+    def listed() -> list[Work]:
+        return [Work(n=1), Work(n=2)]
+
+    # Nothing else orders the wait after the completion, and a run in one process does one step at a time.
+    @dg.op
+    def once_completed(counts: dict[str, int], group: EnqueuedGroup) -> EnqueuedGroup:
+        return group
+
+    @dg.job(hooks={build_give_back_hook(key)}, executor_def=dg.in_process_executor)
+    def mails() -> None:
+        group = enqueue(listed())
+        wait(once_completed(complete(claim(start=group)), group))
+
+    defs = dg.Definitions(jobs=[mails], schedules=[build_maintenance_schedule(resource_key=key)], resources=resources)
+    dg.Definitions.validate_loadable(defs)
+    for job in ("mails", "sqlqueue_maintenance_job"):
+        assert defs.resolve_job_def(job).execute_in_process(instance=instance).success
+    done: list[dict[str, int]] = [{}, {}]
+    done[number] = {"succeeded": 2}
+    assert [one.archived("emails", since_seconds=3_600) for one in two] == done
+    with dg.build_sensor_context(instance=instance, resources=dict(resources)) as context:
+        assert len(build_group_sensor(ends, mails, resource_key=key)(context).run_requests) == 1
+        ticked: Any = build_sqlqueue_schedules_sensor(resource_key=key)(context)
+    assert "no schedule ticks" in str(ticked.skip_reason)
