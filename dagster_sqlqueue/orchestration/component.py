@@ -230,7 +230,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
             maintain=self.maintain,
-            name=self._named(f"drain_{spec.name}"),
+            name=None if self.resource_key == RESOURCE_KEY else self._named(f"drain_{spec.name}"),
             resource_key=self.resource_key,
             asset_key=self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key,
         )(handler)
