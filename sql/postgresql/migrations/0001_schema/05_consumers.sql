@@ -106,12 +106,15 @@ BEGIN
         wanted, clock_timestamp() + make_interval(secs => LEAST(seconds, 86400)), pg_backend_pid(), among,
         COALESCE(choosy, false)
     );
-    SELECT count(*) INTO armed
+    -- Of the first ones: with many that take some buckets only, fewer are counted, and polls are more frequent.
+    SELECT LEAST(count(*) FILTER (WHERE first.buckets IS NULL), 16) INTO armed
     FROM (
-        SELECT FROM sqlqueue.armed_waiter AS w
-        WHERE w.queue = wanted AND NOT w.choosy AND w.expires_at > clock_timestamp() AND w.buckets IS NULL
-        LIMIT 16
-    ) AS others;
+        SELECT w.buckets
+        FROM sqlqueue.armed_waiter AS w
+        WHERE w.queue = wanted AND NOT w.choosy AND w.expires_at > clock_timestamp()
+        ORDER BY w.expires_at DESC
+        LIMIT 32
+    ) AS first;
     RETURN armed;
 END
 $$;
