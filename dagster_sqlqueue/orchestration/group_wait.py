@@ -41,7 +41,7 @@ class WaitConfig(dg.Config):
 
 
 def build_wait_op(*, name: str = "wait_for_group", resource_key: str = RESOURCE_KEY) -> dg.OpDefinition:
-    """Build `wait_for_group` for the resource of another key.
+    """Build an op that waits in the run until the last job of a group has ended: `wait_for_group`, for any resource key.
 
     Args:
         name: of the op.
@@ -64,11 +64,7 @@ def build_wait_op(*, name: str = "wait_for_group", resource_key: str = RESOURCE_
 
 
 wait_for_group = build_wait_op()
-"""Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
-
-The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
-`build_group_sensor`.
-"""
+"""The op of `build_wait_op` for the resource `sqlqueue`."""
 
 
 def _wait(queue: SqlQueue, config: WaitConfig, group: Any) -> dg.Output[Group]:

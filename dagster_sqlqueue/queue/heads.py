@@ -34,7 +34,7 @@ class Heads:
             How many buckets were swept.
 
         Raises:
-            UnknownQueue: there is no such queue.
+            UnknownQueue: there is no such queue, and there was none since this process began.
         """
         rows = self.database.run("note_sweep", {"queue": check_queue_name(queue)})
         if not rows:

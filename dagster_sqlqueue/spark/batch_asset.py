@@ -12,7 +12,7 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among, single_run_backfills
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import told_plainly
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.consume_verbs import Writes, consume
@@ -41,6 +41,7 @@ def sqlqueue_batch_asset(
     backoff: Backoff = batches.BACKOFF,
     code_version: str | None = None,
     pool: str | None = "spark",
+    resource_key: str = RESOURCE_KEY,
     asset_keys: Mapping[str, dg.AssetKey] | None = None,
 ) -> Callable[[OfBatch], dg.AssetsDefinition]:
     """Turn a function from a batch to frames into an asset that consumes the due jobs of a queue.
@@ -65,6 +66,7 @@ def sqlqueue_batch_asset(
         backoff: as for `consume`.
         code_version: of the function.
         pool: the concurrency pool; a second Spark session would only take the first one's memory.
+        resource_key: of the `SqlQueueResource`.
         asset_keys: of queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
@@ -123,6 +125,7 @@ def sqlqueue_batch_asset(
                 code_version=code_version,
                 pool=pool,
             )
+            @under_key(resource_key)
             def of_batches(
                 context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource, spark: SparkResource
             ) -> dg.MaterializeResult:  # type: ignore[type-arg]
