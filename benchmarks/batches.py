@@ -12,7 +12,7 @@ import psycopg
 from benchmarks.harness import SPEC, Bench, Figure, note, opened, rounds
 from benchmarks.showing import show
 from dagster_sqlqueue import Mode
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.spark import batches
 
 COMMAND = "python -m benchmarks batches"
@@ -79,7 +79,7 @@ def plain(bench: Bench, jobs: int) -> None:
     """Delete and insert so many jobs by one statement."""
     with psycopg.connect(bench.url) as connection:
         connection.execute("SET jit = off")
-        moved = connection.execute(_PLAIN.format(s=statements.quote_schema(bench.queue.database.schema)).encode())
+        moved = connection.execute(_PLAIN.format(s=quote_schema(bench.queue.database.schema)).encode())
         assert moved.rowcount == jobs
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Session:
     @property
     def schema_name(self) -> str:
         """The schema that contains the queues' tables."""
-        from dagster_sqlqueue.db.statements import default_schema
+        from dagster_sqlqueue.db.schema_name import default_schema
 
         return self.schema or default_schema()
 

@@ -17,8 +17,8 @@ from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import driver_errors, odd_values, session_settings, statements, uuid_arrays
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
+from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schema
 from dagster_sqlqueue.db.session_settings import Pooler
-from dagster_sqlqueue.db.statements import Unnamed, default_schema
 from dagster_sqlqueue.db.urls import parse_url, pooler_of
 from dagster_sqlqueue.errors import InvalidInput
 
@@ -96,7 +96,7 @@ class Pool:
     ) -> None:
         if isinstance(schema, Unnamed):
             schema = default_schema()
-        statements.quote_schema(schema)
+        quote_schema(schema)
         if pool_size < 1:
             raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
         self.schema = schema

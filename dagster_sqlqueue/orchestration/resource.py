@@ -11,7 +11,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.statements import default_schema
+from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, looked_up
 from dagster_sqlqueue.queue import SqlQueue

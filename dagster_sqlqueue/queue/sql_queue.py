@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Self
 
 from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.schema_name import Unnamed
 from dagster_sqlqueue.db.session_settings import Pooler
-from dagster_sqlqueue.db.statements import Unnamed
 from dagster_sqlqueue.queue.enqueue import EnqueueVerbs
 from dagster_sqlqueue.queue.hooks import EnqueueHooks
 from dagster_sqlqueue.queue.job_admin import JobAdminVerbs

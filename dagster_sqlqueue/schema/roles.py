@@ -16,6 +16,7 @@ from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.db.permissions import Role, role_name
+from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput
 
 _LONGEST = 63
@@ -98,7 +99,7 @@ def check_names(schema: str) -> None:
     Raises:
         InvalidInput: they would be longer than the server's names are.
     """
-    statements.quote_schema(schema)
+    quote_schema(schema)
     longest = _LONGEST - max(len(role) for role in Role) - 1
     if len(schema) > longest:
         raise InvalidInput(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA, quote_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import kinds, local_days
 from dagster_sqlqueue.spark.literals import literal
@@ -70,7 +70,7 @@ _ARCHIVE_ONLY = {"finished_at": "CAST(NULL AS timestamptz)", "result": "CAST(NUL
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
-def columns(options: Mapping[str, str], schema: str = statements.DEFAULT_SCHEMA) -> dict[str, Column]:
+def columns(options: Mapping[str, str], schema: str = DEFAULT_SCHEMA) -> dict[str, Column]:
     """Return every column that can be asked for, by its name.
 
     One of the option `columns` takes the place of the payload's field of its name.
@@ -101,7 +101,7 @@ def of_every_job(*, live: bool) -> dict[str, Column]:
 
 
 def named(
-    asked: Mapping[str, Any], plain: Collection[str], *, live: bool, schema: str = statements.DEFAULT_SCHEMA
+    asked: Mapping[str, Any], plain: Collection[str], *, live: bool, schema: str = DEFAULT_SCHEMA
 ) -> dict[str, Column]:
     """Return the columns that the option `columns` names.
 
@@ -156,7 +156,7 @@ def _local_day(name: str, given: Mapping[str, Any], base: str, fields: list[str]
         f"({instant} || ' in the time zone ' || {by})",
         "date",
         given["path"],
-        f"{statements.quote_schema(schema)}.local_day({instant}, {known})",
+        f"{quote_schema(schema)}.local_day({instant}, {known})",
     )
 
 

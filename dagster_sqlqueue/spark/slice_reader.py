@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.spark import kinds, nested
 from dagster_sqlqueue.spark.conditions import Test, all_of
@@ -140,7 +140,7 @@ class Reading:
     def _table(self) -> str:
         # The jobs of large leased batches are in packs.
         name = "job_archive" if jobs_of(self._options) == "archive" else "live_job"
-        return f"{statements.quote_schema(self._server.schema)}.{name}"
+        return f"{quote_schema(self._server.schema)}.{name}"
 
     def _fitted(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         lenient = null_for_bad(self._options)

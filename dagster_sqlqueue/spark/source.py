@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA, quote_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import fields, positions
 from dagster_sqlqueue.spark import options as parts
@@ -57,7 +57,7 @@ _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 def register_source(
     spark: SparkSession,
     url: str | None = None,
-    schema: str = statements.DEFAULT_SCHEMA,
+    schema: str = DEFAULT_SCHEMA,
     *,
     payload: type[BaseModel] | Mapping[str, type[BaseModel]] | None = None,
     push_filters: bool = False,
@@ -83,7 +83,7 @@ def register_source(
         from dagster_sqlqueue.db.urls import parse_url
 
         parse_url(url)
-    statements.quote_schema(schema)
+    quote_schema(schema)
     models = payload_models(payload)
     if push_filters:
         spark.conf.set(_PUSHDOWN, "true")
@@ -176,5 +176,5 @@ class _Source(DataSource):
                 " variable that holds it, or use register_source(spark, url)"
             )
         schema = options.get("database_schema", schema)
-        statements.quote_schema(schema)
+        quote_schema(schema)
         return url, schema

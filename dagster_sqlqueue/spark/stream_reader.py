@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.errors import InvalidInput, QueueError
 from dagster_sqlqueue.spark import conditions, fields, positions
 from dagster_sqlqueue.spark import options as parts
@@ -252,7 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " the primary"
             )
         if now.foreign:
-            archive = f"{statements.quote_schema(self._where[1])}.job_archive"
+            archive = f"{quote_schema(self._where[1])}.job_archive"
             raise InvalidInput(
                 f"the archive of {self._queue!r} holds jobs that were ended on another server and came here in a dump. Say"
                 f" once that they are here, and begin with a new checkpoint: {_HERE.format(archive)}"

@@ -22,6 +22,7 @@ from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer import ahead_policy
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
@@ -305,7 +306,7 @@ def plant(name: str) -> None:
     load = statements.load
     called = CALLED_AS.get(statement, statement)
 
-    def planted(wanted: str, schema: str = statements.DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
+    def planted(wanted: str, schema: str = DEFAULT_SCHEMA, dialect: str = "postgresql") -> str:
         if wanted != called:
             return load(wanted, schema, dialect)
         text = load(statement, schema, dialect)

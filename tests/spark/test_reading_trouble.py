@@ -9,7 +9,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
-from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.spark.batch_reader import Reader
 from dagster_sqlqueue.spark.options import FORMAT

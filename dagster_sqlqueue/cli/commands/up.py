@@ -15,7 +15,7 @@ from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.cli.signals import stopped_by_signals
-from dagster_sqlqueue.db.statements import DEFAULT_SCHEMA, SCHEMA_VARIABLE
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA, SCHEMA_VARIABLE
 from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 
