@@ -1,5 +1,5 @@
-"""Ops for your own graphs: claim jobs, complete them, fail them, enqueue others. The
-ops of `build_…_op` take the resource of any key, the others `sqlqueue`.
+"""Ops for your own graphs: claim jobs, complete them, fail them, enqueue others. The ops of `build_…_op` take the resource
+of any key, the others `sqlqueue`.
 """
 
 from collections.abc import Iterable
@@ -115,26 +115,67 @@ def claim_jobs(
     return _claim(context, sqlqueue.queue, config.queue, None, config)
 
 
-@dg.op(out=dg.Out(dict, description="How many jobs were completed, and how many writes were refused."), tags=_TAGS)
-def complete_jobs(
-    context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
-) -> dg.Output[dict[str, int]]:
-    """Completes jobs, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
-    return _complete(context, sqlqueue.queue, jobs, config)
-
-
-@dg.op(out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"), tags=_TAGS)
-def fail_jobs(
-    context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
-) -> dg.Output[dict[str, int]]:
-    """Fails jobs, each under its fence: a list of pairs of a `LeasedJob` and its error or outcome.
-
-    A text is an error, and the same as `Retry(error)`: another attempt after the queue's backoff, and after the last one the
-    dead letter. `Reject(reason)` is the dead letter at once; `Snooze`, `Hold` and `Cancel` are as for handlers.
-    """
-    return _write(
-        context, sqlqueue.queue, [_failure(pair) for pair in failures], config, None, "retried", "dead_lettered"
+def _complete_op(name: str, description: str | None = None, resource_key: str = RESOURCE_KEY) -> dg.OpDefinition:
+    @dg.op(
+        name=name,
+        description=description,
+        out=dg.Out(dict, description="How many jobs were completed, and how many writes were refused."),
+        tags=_TAGS,
     )
+    @under_key(resource_key)
+    def complete_jobs(
+        context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
+    ) -> dg.Output[dict[str, int]]:
+        """Completes jobs, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
+        return _complete(context, sqlqueue.queue, jobs, config)
+
+    return complete_jobs
+
+
+complete_jobs = _complete_op("complete_jobs")
+
+
+def build_complete_op(
+    spec: QueueSpec[Any], *, name: str | None = None, resource_key: str = RESOURCE_KEY
+) -> dg.OpDefinition:
+    """Build `complete_jobs` for a queue that has a resource of another key.
+
+    Args:
+        spec: the queue.
+        name: of the op; None: `complete_<queue>`.
+        resource_key: of the `SqlQueueResource`.
+    """
+    return _complete_op(name or f"complete_{spec.name}", f"Completes jobs of the queue {spec.name!r}.", resource_key)
+
+
+def _fail_op(
+    name: str,
+    description: str | None = None,
+    resource_key: str = RESOURCE_KEY,
+    backoff: BackoffPolicy | None = None,
+) -> dg.OpDefinition:
+    @dg.op(
+        name=name,
+        description=description,
+        out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"),
+        tags=_TAGS,
+    )
+    @under_key(resource_key)
+    def fail_jobs(
+        context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
+    ) -> dg.Output[dict[str, int]]:
+        """Fails jobs, each under its fence: a list of pairs of a `LeasedJob` and its error or outcome.
+
+        A text is an error, and the same as `Retry(error)`: another attempt after the queue's backoff, and after the last one
+        the dead letter. `Reject(reason)` is the dead letter at once; `Snooze`, `Hold` and `Cancel` are as for handlers.
+        """
+        settled = [_failure(pair) for pair in failures]
+        return _write(context, sqlqueue.queue, settled, config, backoff, "retried", "dead_lettered")
+
+    return fail_jobs
+
+
+fail_jobs = _fail_op("fail_jobs")
 
 
 def build_fail_op(
@@ -148,48 +189,12 @@ def build_fail_op(
         name: of the op; None: `fail_<queue>`.
         resource_key: of the `SqlQueueResource`.
     """
-
-    @dg.op(
-        name=name or f"fail_{spec.name}",
-        description=f"Fails jobs of the queue {spec.name!r}: retries them, or sends them to the dead letter.",
-        out=dg.Out(dict, description="How many jobs are retried, went to the dead letter, …"),
-        tags=_TAGS,
+    return _fail_op(
+        name or f"fail_{spec.name}",
+        f"Fails jobs of the queue {spec.name!r}: retries them, or sends them to the dead letter.",
+        resource_key,
+        None if isinstance(spec.backoff, Backoff) else spec.backoff,
     )
-    @under_key(resource_key)
-    def fail(
-        context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
-    ) -> dg.Output[dict[str, int]]:
-        backoff = None if isinstance(spec.backoff, Backoff) else spec.backoff
-        settled = [_failure(pair) for pair in failures]
-        return _write(context, sqlqueue.queue, settled, config, backoff, "retried", "dead_lettered")
-
-    return fail
-
-
-def build_complete_op(
-    spec: QueueSpec[Any], *, name: str | None = None, resource_key: str = RESOURCE_KEY
-) -> dg.OpDefinition:
-    """Build `complete_jobs` for a queue that has a resource of another key.
-
-    Args:
-        spec: the queue.
-        name: of the op; None: `complete_<queue>`.
-        resource_key: of the `SqlQueueResource`.
-    """
-
-    @dg.op(
-        name=name or f"complete_{spec.name}",
-        description=f"Completes jobs of the queue {spec.name!r}.",
-        out=dg.Out(dict, description="How many jobs were completed, and how many writes were refused."),
-        tags=_TAGS,
-    )
-    @under_key(resource_key)
-    def complete(
-        context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
-    ) -> dg.Output[dict[str, int]]:
-        return _complete(context, sqlqueue.queue, jobs, config)
-
-    return complete
 
 
 def build_enqueue_op(
@@ -279,14 +284,14 @@ def _write(
     counts = {**dict.fromkeys(always, 0), **+written.counts, "stale": len(written.stale)}
     if written.stale:
         named = ", ".join(map(str, written.stale[:_NAMED])) + (", …" if len(written.stale) > _NAMED else "")
-        told = (
+        refused = (
             f"{len(written.stale)} of {len(settled)} writes were refused, because the leases of their jobs had passed on"
             f" ({named}): another consumer has these jobs, or they have ended. If this happens often, give the claim more"
             " lease_seconds"
         )
         if config.fail_if_stale:
-            raise dg.Failure(told, metadata=counts, allow_retries=False)
-        context.log.warning("%s", told)
+            raise dg.Failure(refused, metadata=counts, allow_retries=False)
+        context.log.warning("%s", refused)
     return dg.Output(counts, metadata=counts)
 
 
