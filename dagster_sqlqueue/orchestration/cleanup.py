@@ -14,7 +14,7 @@ from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_claims import give_back, run_worker
 from dagster_sqlqueue.orchestration.sensor import slot_of
-from dagster_sqlqueue.orchestration.summary import tell_ended_run
+from dagster_sqlqueue.orchestration.summary import report_ended_run
 
 _ENDED = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "cancelled"}
 
@@ -70,13 +70,13 @@ def build_cleanup_sensors(
                     drain.spec.name, run_worker(run.run_id), lease_seconds=drain.lease_seconds
                 )
                 given_back[drain.spec.name] = len(leases)
-                tell_ended_run(context.instance, run, queue, given_back, drain.spec.name)
+                report_ended_run(context.instance, run, queue, given_back, drain.spec.name)
             slot = None if drain is None else slot_of(run, drain.op.name)
             freed = slot is not None and slots.release(queue, slot)
             # No SkipReason: a tick handles several runs, and Dagster refuses one that skips some and acts on others.
-            told = ", ".join(f"{count} jobs of {name} given back" for name, count in given_back.items())
+            released = ", ".join(f"{count} jobs of {name} given back" for name, count in given_back.items())
             context.log.info(
-                "run %s %s; %s%s", run.run_id, ended, told or "it held nothing", "; its slot is free" * freed
+                "run %s %s; %s%s", run.run_id, ended, released or "it held nothing", "; its slot is free" * freed
             )
 
         return clean_up

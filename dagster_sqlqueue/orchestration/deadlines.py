@@ -19,7 +19,7 @@ from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_job_id, due_at
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_errors import told_plainly
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 
@@ -186,7 +186,7 @@ def build_deadline_check(
     )
     @under_key(resource_key)
     def done_in_time(sqlqueue: SqlQueueResource) -> dg.AssetCheckResult:
-        with told_plainly():
+        with library_errors_as_failures():
             everyone = list(accounts())
             if not everyone:
                 raise InvalidInput(f"there is no account to check in the queue {spec.name!r}")

@@ -21,10 +21,10 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.create_job import create_job_name
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
-from dagster_sqlqueue.orchestration.queue_page import figures_now, now_link
+from dagster_sqlqueue.orchestration.queue_page import current_page_metadata, now_link
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.run_claims import run_worker
-from dagster_sqlqueue.orchestration.summary import figures, told, told_buried
+from dagster_sqlqueue.orchestration.summary import buried_warning, summary_line, summary_metadata
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
@@ -181,8 +181,8 @@ def build_drain_op(
         lease = lease_seconds or queue.settings(spec.name).lease_seconds
         reserved = config.reserved(spec.name)
         # The slot of a killed run expires with its leases: the heartbeat extends both.
-        holder = _Holder(queue, reserved, context.run_id, config.buckets, seconds=lease, pace=pace)
-        if not holder.keep():
+        slot = _RunSlot(queue, reserved, context.run_id, config.buckets, seconds=lease, pace=pace)
+        if not slot.keep():
             # A start may take minutes. The jobs for which the sensor requested the run may be done by now, or not.
             pace = replace(pace, linger_seconds=0.0)
             context.log.info(
@@ -195,7 +195,7 @@ def build_drain_op(
             shape.bound(context),
             batch=shape.batch,
             mode=Mode.TRANSACTIONAL if transactional else Mode.LEASED,
-            buckets=holder.buckets if config.buckets else None,
+            buckets=slot.buckets if config.buckets else None,
             batch_size=config.batch_size,
             concurrency=concurrency,
             lease_seconds=lease_seconds,
@@ -204,7 +204,7 @@ def build_drain_op(
             filter=ClaimFilter(tags=config.tags) if config.tags else None,
             worker=run_worker(context.run_id),
             # A run that loses its slot goes on, and shares its buckets.
-            beat=holder.keep,
+            beat=slot.keep,
             on_claim=_Served(queue, spec.name, config.buckets or None),
             # Sensors create queues, if they are set to.
             create=False,
@@ -213,32 +213,33 @@ def build_drain_op(
             ),
         )
         try:
-            with holder.held():
+            with slot.held():
                 summary = consumer.drain(
                     budget_seconds=pace.budget_seconds,
                     linger_seconds=pace.linger_seconds,
                     after_batch=_Progress(context, spec.name),
                 )
         except BaseException:
-            context.log.warning("%s: ended early: %s", spec.name, told(consumer.summary))
+            context.log.warning("%s: ended early: %s", spec.name, summary_line(consumer.summary))
             raise
-        slots.served(queue, spec.name, holder.covered or None)
+        slots.served(queue, spec.name, slot.covered or None)
         if summary.buried:
-            context.log.warning("%s: %s", spec.name, told_buried(summary))
-        context.log.info("%s: %s", spec.name, told(summary))
+            context.log.warning("%s: %s", spec.name, buried_warning(summary))
+        context.log.info("%s: %s", spec.name, summary_line(summary))
         if asset_key is not None and summary.succeeded + summary.failed + summary.cancelled:
             context.log_event(
                 dg.AssetMaterialization(
                     asset_key,
-                    metadata=figures_now(queue, spec.name, links_in_run(context, spec.name)) | now_link(asset_key),
+                    metadata=current_page_metadata(queue, spec.name, links_in_run(context, spec.name))
+                    | now_link(asset_key),
                 )
             )
-        return dg.Output(None, metadata=figures(summary))
+        return dg.Output(None, metadata=summary_metadata(summary))
 
     return drain
 
 
-class _Holder:
+class _RunSlot:
     """Extends the run's slot while it drains, and releases it at the end, or in time for the successor's start."""
 
     def __init__(

@@ -125,13 +125,13 @@ def build_group_op(
     @under_key(resource_key)
     def enqueue(context: dg.OpExecutionContext, sqlqueue: SqlQueueResource, jobs: Any) -> dg.Output[EnqueuedGroup]:
         group = enqueue_group(context, sqlqueue.queue, spec, jobs, joined_by=joined_by)
-        figures: dict[str, Any] = {
+        counts: dict[str, Any] = {
             "group": str(group.id),
             "enqueued": group.enqueued,
             "merged": group.merged,
             "repeated": group.repeated,
         }
-        return dg.Output(group, metadata=figures)
+        return dg.Output(group, metadata=counts)
 
     return enqueue
 

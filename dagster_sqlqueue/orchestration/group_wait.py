@@ -19,9 +19,9 @@ from dagster_sqlqueue.results import Results
 _NEAR = 100
 """For at most this many pending jobs the database notifies the ends; for more, the wait polls the group's counts."""
 
-_FIRST_LOOK_SECONDS = 0.05
-_LAST_LOOK_SECONDS = 1.0
-_TOLD_SECONDS = 30.0
+_FIRST_POLL_SECONDS = 0.05
+_LAST_POLL_SECONDS = 1.0
+_NOTIFIED_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
 _MEMBERS_AT_ONCE = 10_000
 _ABOUT = """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
@@ -72,15 +72,15 @@ def _wait(queue: SqlQueue, config: WaitConfig, group: Any) -> dg.Output[Group]:
     try:
         ended = await_group(queue, id, timeout_seconds=config.timeout_seconds)
     except WaitTimedOut as error:
-        metadata = _figures(Groups(queue).group(id))
+        metadata = _counts(Groups(queue).group(id))
         raise dg.Failure(str(error), metadata=metadata, allow_retries=False) from None
     if config.all_must_succeed and ended.succeeded < ended.members:
         raise dg.Failure(
             f"{ended.members - ended.succeeded} of the {ended.members} jobs of group {id} did not succeed",
-            metadata=_figures(ended),
+            metadata=_counts(ended),
             allow_retries=False,
         )
-    return dg.Output(ended, metadata=_figures(ended))
+    return dg.Output(ended, metadata=_counts(ended))
 
 
 def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
@@ -101,7 +101,7 @@ def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
     """
     groups = Groups(queue)
     deadline = time.monotonic() + timeout_seconds
-    pause = _FIRST_LOOK_SECONDS
+    pause = _FIRST_POLL_SECONDS
     patiently = while_away(f"group {id}", _PATIENCE_SECONDS)
     with Results(queue) as results:
         while True:
@@ -111,14 +111,14 @@ def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise _timed_out(groups, results, group, timeout_seconds)
-            if 0 < group.pending <= _NEAR and _wait_told(groups, results, id, min(left, _TOLD_SECONDS)):
-                pause = _FIRST_LOOK_SECONDS
+            if 0 < group.pending <= _NEAR and _wait_notified(groups, results, id, min(left, _NOTIFIED_SECONDS)):
+                pause = _FIRST_POLL_SECONDS
             else:
                 time.sleep(min(pause, left))
-                pause = min(2 * pause, _LAST_LOOK_SECONDS)
+                pause = min(2 * pause, _LAST_POLL_SECONDS)
 
 
-def _wait_told(groups: Groups, results: Results, id: UUID, seconds: float) -> bool:
+def _wait_notified(groups: Groups, results: Results, id: UUID, seconds: float) -> bool:
     """Wait for the ends of the pending jobs. Returns whether there were any."""
     left = list(_pending(groups, id))
     try:
@@ -149,6 +149,6 @@ def _timed_out(groups: Groups, results: Results, group: Group, seconds: float) -
     return WaitTimedOut(f"group {group.id} has not ended within {seconds:g} seconds: {what}", outcomes)
 
 
-def _figures(group: Group) -> dict[str, Any]:
+def _counts(group: Group) -> dict[str, Any]:
     counts = {"members": group.members, "succeeded": group.succeeded, "failed": group.failed}
     return {"group": str(group.id), **counts, "cancelled": group.cancelled, "pending": group.pending}

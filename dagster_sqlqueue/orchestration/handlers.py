@@ -104,7 +104,7 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
         if _is_context(name, annotation):
             if context is not None or not _fits_context(annotation):
                 raise InvalidInput(
-                    f"{named} takes {_told(parameter)}; a drain run has one context, a dagster.OpExecutionContext. {shapes}"
+                    f"{named} takes {_text(parameter)}; a drain run has one context, a dagster.OpExecutionContext. {shapes}"
                 )
             context = name
         elif _is_resource(annotation):
@@ -115,18 +115,18 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
                 jobs[name] = taken
         elif parameter.default is Parameter.empty:
             hint = "; a job's payload is job.payload" if annotation is spec.payload else ""
-            raise InvalidInput(f"{named} takes {_told(parameter)}, for which a drain run has no value{hint}. {shapes}")
+            raise InvalidInput(f"{named} takes {_text(parameter)}, for which a drain run has no value{hint}. {shapes}")
     if len(jobs) != 1:
         wrapped = any(parameter.kind in _VARIADIC for parameter in parameters.values())
         hint = ": if it is wrapped, let the wrapper use functools.wraps" if wrapped and not jobs else ""
-        told = ", ".join(_told(parameter) for parameter in parameters.values()) or "nothing"
+        listed = ", ".join(_text(parameter) for parameter in parameters.values()) or "nothing"
         raise InvalidInput(
-            f"{named} takes {told}, and with that {len(jobs) or 'no'} parameters for jobs instead of one{hint}. {shapes}"
+            f"{named} takes {listed}, and with that {len(jobs) or 'no'} parameters for jobs instead of one{hint}. {shapes}"
         )
     ((job, said),) = jobs.items()
     if batch is not None and said is not None and batch != said:
         raise InvalidInput(
-            f"{named} takes {_told(parameters[job])}, and batch={batch} was given; leave batch out, the annotation decides."
+            f"{named} takes {_text(parameters[job])}, and batch={batch} was given; leave batch out, the annotation decides."
             f" {shapes}"
         )
     fixed = [name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY]
@@ -208,7 +208,7 @@ def _check_payload(named: str, parameter: Parameter, annotation: Any, spec: Queu
     for payload in _payloads(annotation):
         if inspect.isclass(payload) and issubclass(payload, BaseModel) and not issubclass(spec.payload, payload):
             raise InvalidInput(
-                f"{named} takes {_told(parameter)}, and the payloads of the queue are of {spec.payload.__name__}; make"
+                f"{named} takes {_text(parameter)}, and the payloads of the queue are of {spec.payload.__name__}; make"
                 " them agree"
             )
 
@@ -230,7 +230,7 @@ def _shapes(spec: QueueSpec[Any]) -> str:
     )
 
 
-def _told(parameter: Parameter) -> str:
+def _text(parameter: Parameter) -> str:
     return str(parameter.replace(default=Parameter.empty))
 
 

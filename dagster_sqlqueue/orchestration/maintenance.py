@@ -13,7 +13,7 @@ from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_errors import told_plainly
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.queue.maintenance import MAX_DAYS_AHEAD, Maintained
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.schema.partitions import DAYS_AHEAD
@@ -100,7 +100,7 @@ def _job(
     def maintain(
         context: dg.OpExecutionContext, config: MaintenanceConfig, sqlqueue: SqlQueueResource
     ) -> dg.Output[dict[str, Any]]:
-        with told_plainly():
+        with library_errors_as_failures():
             migrations.check(sqlqueue.queue.database)
             done = sqlqueue.queue.maintain(days_ahead=config.days_ahead)
         if done.busy:

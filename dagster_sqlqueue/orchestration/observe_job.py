@@ -10,9 +10,9 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, links_in_run
-from dagster_sqlqueue.orchestration.queue_page import figures_now
+from dagster_sqlqueue.orchestration.queue_page import current_page_metadata
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_errors import told_plainly
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.schema import migrations
 
 
@@ -48,11 +48,11 @@ def build_observe_job(
         @under_key(resource_key)
         def observe(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.ObserveResult:
             queue = sqlqueue.queue
-            with told_plainly():
+            with library_errors_as_failures():
                 migrations.check(queue.database)
                 # This job is not the one that drains the queue.
                 links = replace(links_in_run(context.op_execution_context, spec.name), drain=None)
-                return dg.ObserveResult(asset_key=key, metadata=figures_now(queue, spec.name, links))
+                return dg.ObserveResult(asset_key=key, metadata=current_page_metadata(queue, spec.name, links))
 
     # Resolved with a resource that stands in for the user's, which is bound when the definitions are put together.
     stand_in = {resource_key: dg.ResourceDefinition.none_resource()}

@@ -24,7 +24,7 @@ _TABLE_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class QueueState:
     """A queue as a tick read it.
 
     Attributes:
@@ -70,38 +70,38 @@ def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
         return None
 
 
-def figures_now(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
+def current_page_metadata(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
     """The statistics that a run reports: the sensor's, so that they plot as one line."""
     paused = queue.settings(name).paused_at is not None
-    look = Look(name, paused, queue.peek_heads(name), queue.depth(name), Capacity(), {})
-    return figures(read_if_allowed(queue, name), look, links)
+    state = QueueState(name, paused, queue.peek_heads(name), queue.depth(name), Capacity(), {})
+    return page_metadata(read_if_allowed(queue, name), state, links)
 
 
-def figures(read: Read | None, look: Look, links: PageLinks = NO_LINKS) -> dict[str, Any]:
+def page_metadata(read: Read | None, state: QueueState, links: PageLinks = NO_LINKS) -> dict[str, Any]:
     """Build the page's metadata: eight numbers, which plot, or four without those of ended jobs; tables of the queue, of its
     buckets with work, and of its latest dead letters; and links.
     """
     stats = read.stats if read is not None else None
-    counted = look.depth if stats is None else stats
+    counted = state.depth if stats is None else stats
     found: dict[str, Any] = {
         "ready": counted.ready,
         "leased": counted.running,
         "scheduled": counted.scheduled,
-        "oldest_ready_seconds": round(oldest_ready_seconds(look.heads), 1),
+        "oldest_ready_seconds": round(oldest_ready_seconds(state.heads), 1),
     }
     if stats is not None:
         found["dead_letters"] = stats.dead_letters
         found["in_per_minute"] = round(stats.in_per_minute, 1)
         found["done_per_minute"] = round(stats.out_per_minute, 1)
         found["wait_seconds_p95"] = round(stats.wait_seconds_p95 or 0.0, 3)
-    due = [head.available_at for head in look.heads if head.due_seconds > 0]
+    due = [head.available_at for head in state.heads if head.due_seconds > 0]
     if due:
         # While nothing moves, the overview shows an older event: its age would be wrong, the moment is not.
         found["oldest_ready_since"] = dg.MetadataValue.timestamp(min(due))
-    found["summary"] = dg.MetadataValue.md(summary(stats, look))
-    found["buckets"] = dg.MetadataValue.md(bucket_table(look))
+    found["summary"] = dg.MetadataValue.md(summary(stats, state))
+    found["buckets"] = dg.MetadataValue.md(bucket_table(state))
     if read is not None and read.letters:
-        found["latest_dead_letters"] = dg.MetadataValue.md(letter_list(read.letters, look.queue, links))
+        found["latest_dead_letters"] = dg.MetadataValue.md(letter_list(read.letters, state.queue, links))
     return found | links.metadata()
 
 
@@ -111,9 +111,9 @@ def now_link(key: dg.AssetKey) -> dict[str, Any]:
     return {"now": dg.MetadataValue.md(f"[newer observations](/assets/{path}?view=events)")}
 
 
-def summary(stats: QueueStats | None, look: Look) -> str:
+def summary(stats: QueueStats | None, state: QueueState) -> str:
     """Summarise depth, rates, waits and run times, a line each, in Markdown."""
-    counted, cap = (look.depth, look.depth.cap) if stats is None else (stats, stats.counted_up_to)
+    counted, cap = (state.depth, state.depth.cap) if stats is None else (stats, stats.counted_up_to)
     depth = {
         "ready": counted.ready,
         "leased": counted.running,
@@ -121,10 +121,10 @@ def summary(stats: QueueStats | None, look: Look) -> str:
         "held": counted.held,
         "waiting for the turn of their key": 0 if stats is None else stats.parked,
     }
-    oldest = oldest_ready_seconds(look.heads)
-    said = [f"{display.count(number, cap)} {state}" for state, number in depth.items() if number]
+    oldest = oldest_ready_seconds(state.heads)
+    said = [f"{display.count(number, cap)} {kind}" for kind, number in depth.items() if number]
     lines = {"Jobs": ", ".join(said) or "none"}
-    if look.paused:
+    if state.paused:
         lines["Paused"] = "nothing is claimed until the queue is resumed"
     if oldest:
         lines["Oldest"] = f"due for {display.duration(oldest)}"
@@ -142,7 +142,7 @@ def _of_what_ended(stats: QueueStats) -> dict[str, str]:
     lines["Out"] = _rates(stats.out_per_minute, stats.out_per_minute_of_hour)
     if stats.measured:
         ended = {"succeeded": stats.succeeded, "failed": stats.failed, "cancelled": stats.cancelled}
-        said = ", ".join(f"{number:,} {state}" for state, number in ended.items() if number)
+        said = ", ".join(f"{number:,} {kind}" for kind, number in ended.items() if number)
         lines["Ended within the hour"] = f"{said}{' (the latest)' if stats.measured >= stats.counted_up_to else ''}"
         waits = stats.wait_seconds_p50, stats.wait_seconds_p95, stats.wait_seconds_p99
         lines["Waits until the start"] = _percentiles(*waits)
@@ -152,11 +152,11 @@ def _of_what_ended(stats: QueueStats) -> dict[str, str]:
     return lines
 
 
-def bucket_table(look: Look) -> str:
+def bucket_table(state: QueueState) -> str:
     """List the buckets that have work, the longest wait first, in Markdown."""
-    slot_of = {bucket: number for number, buckets in look.covered.items() for bucket in buckets}
+    slot_of = {bucket: number for number, buckets in state.covered.items() for bucket in buckets}
     firsts: dict[int, Head] = {}
-    for head in look.heads:
+    for head in state.heads:
         if head.due_seconds >= 0:
             known = firsts.get(head.bucket)
             firsts[head.bucket] = head if known is None or head.due_seconds > known.due_seconds else known
@@ -164,7 +164,7 @@ def bucket_table(look: Look) -> str:
         return "No bucket has work that is due."
     oldest = sorted(firsts.values(), key=lambda head: -head.due_seconds)
     rows: list[tuple[object, ...]] = [
-        (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(look, slot_of, head.bucket))
+        (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(state, slot_of, head.bucket))
         for head in oldest[:_TABLE_ROWS]
     ]
     if len(oldest) > _TABLE_ROWS:
@@ -184,9 +184,9 @@ def _time(seconds: float | None) -> str:
     return f"{1_000 * seconds:.0f} ms" if seconds is not None and seconds < 1 else display.duration(seconds)
 
 
-def _run(look: Look, slot_of: Mapping[int, int], bucket: int) -> str:
+def _run(state: QueueState, slot_of: Mapping[int, int], bucket: int) -> str:
     if bucket in slot_of:
-        return look.capacity.runs[slot_of[bucket]]
-    if bucket in look.asked and look.asked[bucket].starts > 1:
-        return f"{look.asked[bucket].starts} were requested, none took a job"
+        return state.capacity.runs[slot_of[bucket]]
+    if bucket in state.asked and state.asked[bucket].starts > 1:
+        return f"{state.asked[bucket].starts} were requested, none took a job"
     return "none"

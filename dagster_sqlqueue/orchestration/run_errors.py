@@ -9,7 +9,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError, SparkUnavai
 
 
 @contextlib.contextmanager
-def told_plainly() -> Iterator[None]:
+def library_errors_as_failures() -> Iterator[None]:
     """Fail the step on the library's errors in the block, with their message, which says what to do, and without the frames
     of the library above it. A retry policy may retry only if the database, or Spark, is unavailable.
     """

@@ -16,7 +16,7 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
-from dagster_sqlqueue.orchestration.queue_page import Look
+from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
@@ -145,17 +145,17 @@ def build_sqlqueue_sensor(
         memory = Memory.of(context.cursor)
         ended = _last_run(context.instance, consumer, memory)
         tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
-        look = tick.look(context.instance, memory, run_ended=ended > memory.run_ended_at)
-        stood = memory.stood(look.heads)
-        planned = tick.plan(look, stood)
+        state = tick.read(context.instance, memory, run_ended=ended > memory.run_ended_at)
+        stood = memory.stood(state.heads)
+        planned = tick.plan(state, stood)
         links = partial(links_at_tick, context, queue_name, drain=consumer.job.name, sensor=sensor_name)
         events = list(
-            report(queue, look, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
+            report(queue, state, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
         )
         # Last of all: no run comes for what a tick has reserved before it fails.
-        widened, reserved = tick.widen(planned, look), tick.reserve(planned, look, context.instance)
-        requests = [tick.request(slot, look.heads) for slot in reserved]
-        memory.status = status = tick.status(look, planned, reserved, widened, memory)
+        widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
+        requests = [tick.request(slot, state.heads) for slot in reserved]
+        memory.status = status = tick.status(state, planned, reserved, widened, memory)
         context.log.info("%s", status)
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
@@ -184,7 +184,7 @@ class _Tick:
     settings: SensorSettings
     sensor: str
 
-    def look(self, instance: dg.DagsterInstance, memory: Memory, *, run_ended: bool) -> Look:
+    def read(self, instance: dg.DagsterInstance, memory: Memory, *, run_ended: bool) -> QueueState:
         name, settings = self.known.name, self.settings
         found = capacity(
             self.queue,
@@ -204,51 +204,51 @@ class _Tick:
         cap = (settings.max_runs - 1) * per_run + 1 if room else _COUNTED
         depth = self.queue.depth(name, cap=max(cap, _COUNTED), others_cap=_COUNTED)
         paused = self.known.paused_at is not None
-        return Look(name, paused, heads, depth, found, slots.asked(self.queue, name), per_run)
+        return QueueState(name, paused, heads, depth, found, slots.asked(self.queue, name), per_run)
 
-    def plan(self, look: Look, stood: Mapping[int, float]) -> Plan:
-        if look.paused:
+    def plan(self, state: QueueState, stood: Mapping[int, float]) -> Plan:
+        if state.paused:
             return Plan({}, {})
         buckets = self._buckets()
         if self.consumer.mode is DrainMode.STANDING:
-            return standing(buckets, runs=self.settings.max_runs, covered=look.covered, asked=look.asked)
-        if self.settings.tags and look.depth.ready and not self._any_fits():
+            return standing(buckets, runs=self.settings.max_runs, covered=state.covered, asked=state.asked)
+        if self.settings.tags and state.depth.ready and not self._any_fits():
             return Plan({}, {})
         its = set(buckets)
         # A further run could not claim jobs either that a limit, the turn of a key, or their tags hold back.
         free = not (self.known.limited or self.known.keyed or self.settings.tags)
-        still = unreached(stood, look.covered, look.capacity.at_work) if free else ()
+        still = unreached(stood, state.covered, state.capacity.at_work) if free else ()
         return drains(
-            [head for head in look.heads if head.bucket in its],
+            [head for head in state.heads if head.bucket in its],
             buckets=buckets,
-            covered=look.covered,
-            asked=look.asked,
+            covered=state.covered,
+            asked=state.asked,
             runs=self.settings.max_runs,
-            ready=look.depth.ready,
-            jobs_per_run=look.jobs_per_run,
+            ready=state.depth.ready,
+            jobs_per_run=state.jobs_per_run,
             share=self.settings.share,
             still=still,
         )
 
-    def widen(self, planned: Plan, look: Look) -> list[slots.Slot]:
+    def widen(self, planned: Plan, state: QueueState) -> list[slots.Slot]:
         """Give live runs the further buckets of the plan. Returns these buckets alone, as slots."""
         more = []
         for number, buckets in planned.widened.items():
-            slot = look.capacity.kept[number]
+            slot = state.capacity.kept[number]
             if slots.widen(self.queue, slot, buckets):
                 slots.served(self.queue, slot.queue, buckets)
                 more.append(replace(slot, buckets=buckets))
         return more
 
-    def reserve(self, planned: Plan, look: Look, instance: dg.DagsterInstance) -> list[slots.Slot]:
+    def reserve(self, planned: Plan, state: QueueState, instance: dg.DagsterInstance) -> list[slots.Slot]:
         """Reserve slots for the plan's groups, except those that another tick has reserved meanwhile."""
         mine = instance_id(instance) if planned.groups else None
         standing = self.consumer.mode is DrainMode.STANDING
-        due = {head.bucket for head in look.heads if head.due_seconds >= 0}
+        due = {head.bucket for head in state.heads if head.due_seconds >= 0}
         wanted = [
             slots.acquire(
                 self.queue,
-                look.queue,
+                state.queue,
                 number,
                 buckets,
                 seconds=self._start_seconds,
@@ -291,33 +291,33 @@ class _Tick:
 
     def status(
         self,
-        look: Look,
+        state: QueueState,
         planned: Plan,
         reserved: Sequence[slots.Slot],
         widened: Sequence[slots.Slot],
         memory: Memory,
     ) -> str:
         """Describe what the tick read and did, for users."""
-        said = [_status_line(look.queue, look.heads, look.depth)]
-        if look.capacity.freed:
-            said.append(f"free again: {_some(look.capacity.freed, 'slot')}")
-        if runs := look.capacity.runs:
-            said.append(_some([f"{run} has {_buckets(look.covered[number])}" for number, run in runs.items()], "run"))
+        said = [_status_line(state.queue, state.heads, state.depth)]
+        if state.capacity.freed:
+            said.append(f"free again: {_some(state.capacity.freed, 'slot')}")
+        if runs := state.capacity.runs:
+            said.append(_some([f"{run} has {_buckets(state.covered[number])}" for number, run in runs.items()], "run"))
         if widened:
             said.append(f"they take over {', '.join(_buckets(slot.buckets) for slot in widened)}")
         if reserved:
             said.append(f"requested {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
             if memory.rate is not None and self._learns:
-                said.append(f"{memory.rate}, so {look.jobs_per_run:,} for each")
+                said.append(f"{memory.rate}, so {state.jobs_per_run:,} for each")
         if planned.waiting:
             named = [
-                f"{bucket} ({look.asked[bucket].starts} runs, the next in {wait:.0f} s)"
+                f"{bucket} ({state.asked[bucket].starts} runs, the next in {wait:.0f} s)"
                 for bucket, wait in planned.waiting.items()
             ]
             said.append(f"no run took a job of bucket {_some(named, 'bucket')}")
         if at := self.known.paused_at:
             until = f" until {self.known.paused_until:%Y-%m-%d %H:%M} UTC" if self.known.paused_until else ""
-            said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC{until}, resume it with: sqlqueue resume {look.queue}")
+            said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC{until}, resume it with: sqlqueue resume {state.queue}")
         return "; ".join(said)
 
     @property

@@ -105,7 +105,7 @@ def capacity(
             live = known or slots.extend(queue, slot, seconds=start_seconds, run_id=run_id) is not None
         if live:
             kept[slot.number] = slot
-            said[slot.number] = _holder(holding, record)
+            said[slot.number] = _occupant(holding, record)
             if record is not None and record.start_time is not None:
                 at_work[slot.number] = time.time() - record.start_time
     return Capacity(kept, said, at_work, freed)
@@ -186,7 +186,7 @@ def _over(record: dg.RunRecord, limit: _StartLimit) -> str:
     return f"has not started for {since:.0f} s" if starts and limit.passed(since) else ""
 
 
-def _holder(holding: Holding, record: dg.RunRecord | None) -> str:
+def _occupant(holding: Holding, record: dg.RunRecord | None) -> str:
     if record is not None:
         return f"run {short(record.dagster_run.run_id)} ({_NAMES[record.dagster_run.status]})"
     return "a run on its way" if holding.run_id is None else f"run {short(holding.run_id)}"

@@ -19,21 +19,21 @@ _CLOCKS_SECONDS = 60.0
 """By how many seconds the clocks of Dagster and of the database may differ."""
 
 
-def figures(summary: DrainSummary) -> dict[str, Any]:
+def summary_metadata(summary: DrainSummary) -> dict[str, Any]:
     """The counts of a drain as metadata, without those that are 0."""
     counted = {**asdict(summary), "seconds": round(summary.seconds, 3)}
     shown = {name: one for name, one in counted.items() if one or name in ("claimed", "succeeded")}
     return {**shown, "jobs_per_second": round(summary.jobs_per_second, 1)}
 
 
-def told(summary: DrainSummary) -> str:
+def summary_line(summary: DrainSummary) -> str:
     """The counts of a drain as a line: `20 claimed, 19 succeeded, 1 failed; 2 batches, 0.3 s`."""
     counted = {name: value for name, value in asdict(summary).items() if value and name not in ("seconds", "batches")}
     said = ", ".join(f"{value:,} {name}" for name, value in counted.items()) or "nothing to do"
     return f"{said}; {summary.batches:,} batches, {summary.seconds:.1f} s"
 
 
-def told_buried(summary: DrainSummary) -> str:
+def buried_warning(summary: DrainSummary) -> str:
     """Warn of jobs that went to the dead letter, or are held, without a call of the handler."""
     return (
         f"{summary.buried:,} jobs had killed the process that worked on them, or hung, on their last attempt, and were not"
@@ -85,11 +85,11 @@ def ended_run(queue: SqlQueue, name: str, run_id: str, *, seconds: float) -> End
         seconds: how long ago it began.
     """
     wanted = {"queue": name, "worker": run_worker(run_id), "seconds": seconds + _CLOCKS_SECONDS, "limit": _COUNTED}
-    ((succeeded, failed, cancelled, looked_at),) = queue.database.run("run_endings", wanted)
-    return EndedRun(succeeded, failed, cancelled, looked_at < _COUNTED)
+    ((succeeded, failed, cancelled, read),) = queue.database.run("run_endings", wanted)
+    return EndedRun(succeeded, failed, cancelled, read < _COUNTED)
 
 
-def tell_ended_run(
+def report_ended_run(
     instance: dg.DagsterInstance, run: dg.DagsterRun, queue: SqlQueue, given_back: Mapping[str, int], name: str
 ) -> None:
     """Report on the page of a run that was killed, cancelled or failed what it did: one event, with the counts as metadata.

@@ -14,7 +14,7 @@ from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, verdicts
 from dagster_sqlqueue.orchestration.dead_letters import letter_list
 from dagster_sqlqueue.orchestration.page_links import PageLinks
-from dagster_sqlqueue.orchestration.queue_page import Look, figures, now_link, read_if_allowed
+from dagster_sqlqueue.orchestration.queue_page import QueueState, now_link, page_metadata, read_if_allowed
 from dagster_sqlqueue.orchestration.run_rate import RunRate
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -39,7 +39,7 @@ class Memory:
 
     Attributes:
         status: the status line of the tick, for users who read the cursor.
-        figures: the counts ready, leased, scheduled and held, as last observed.
+        counts: the counts ready, leased, scheduled and held, as last observed.
         observed_at: when they were observed.
         flowing: whether jobs were enqueued or ended within the minute before that.
         paused: whether the queue was paused then.
@@ -56,7 +56,7 @@ class Memory:
     """
 
     status: str = ""
-    figures: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     observed_at: float = 0.0
     flowing: bool = False
     paused: bool = False
@@ -73,7 +73,7 @@ class Memory:
     @property
     def busy(self) -> bool:
         """Whether jobs were due or leased."""
-        return self.figures.get("ready", 0) + self.figures.get("leased", 0) > 0
+        return self.counts.get("ready", 0) + self.counts.get("leased", 0) > 0
 
     @classmethod
     def of(cls, cursor: str | None) -> "Memory":
@@ -81,7 +81,7 @@ class Memory:
         try:
             kept = json.loads(cursor or "{}")
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
-            memory.figures = {str(name): int(count) for name, count in memory.figures.items()}
+            memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
             memory.rate = _rate(kept.get("rate"))
         except (TypeError, ValueError, AttributeError, KeyError):
@@ -116,7 +116,7 @@ class Memory:
 
 def report(
     queue: SqlQueue,
-    look: Look,
+    state: QueueState,
     key: dg.AssetKey,
     memory: Memory,
     thresholds: CheckThresholds,
@@ -139,7 +139,7 @@ def report(
 
     Args:
         queue: where the queue is.
-        look: the queue as the tick read it.
+        state: the queue as the tick read it.
         key: of the queue's asset.
         memory: of the ticks before; updated.
         thresholds: of the checks.
@@ -147,24 +147,24 @@ def report(
         links: of the queue's page.
         run_ended_at: when a run last materialised the asset.
     """
-    depth, now = look.depth, round(time.time(), 1)
+    depth, now = state.depth, round(time.time(), 1)
     still = {"ready": depth.ready, "leased": depth.running, "scheduled": depth.scheduled, "held": depth.held}
     since = now - memory.observed_at
-    known, was_clear = bool(memory.figures), memory.clear
+    known, was_clear = bool(memory.counts), memory.clear
     busy, was_busy = depth.ready + depth.running > 0, memory.busy
     early = known and busy != was_busy and now - memory.early_at >= EARLY_SECONDS
     hour = now - memory.checked_at >= CHECKED_SECONDS
-    changes = busy or memory.flowing or memory.figures != still
-    due = not known or early or hour or memory.paused != look.paused or (changes and since >= REPORT_SECONDS)
+    changes = busy or memory.flowing or memory.counts != still
+    due = not known or early or hour or memory.paused != state.paused or (changes and since >= REPORT_SECONDS)
     ended = run_ended_at > memory.run_ended_at + _CUT_OFF
     if not (due or ended):
         return
     if early and since < REPORT_SECONDS:
         memory.early_at = now
     memory.run_ended_at = max(memory.run_ended_at, run_ended_at)
-    read = read_if_allowed(queue, look.queue)
+    read = read_if_allowed(queue, state.queue)
     stats = None if read is None else read.stats
-    memory.figures, memory.paused, memory.observed_at = still, look.paused, now
+    memory.counts, memory.paused, memory.observed_at = still, state.paused, now
     memory.flowing = stats is not None and (stats.in_per_minute > 0 or stats.out_per_minute > 0)
     # Jobs that wait for the turn of their key are not due, and may be stuck behind one that failed.
     memory.clear = not busy and stats is not None and not stats.parked
@@ -175,19 +175,19 @@ def report(
     # the last progress, or of the arrival of the first job: it therefore has the moment since when the oldest job is due,
     # which stays true then, and a link to the observations, beside the failing check `oldest_ready`. A job that is leased
     # and due in turn, because its runs die, keeps the queue busy, and is no progress.
-    moving = stats is not None and stats.out_per_minute > 0 and bool(look.covered)
+    moving = stats is not None and stats.out_per_minute > 0 and bool(state.covered)
     idle = memory.clear and (hour or was_busy)
-    arrived = was_clear and busy and not look.paused
+    arrived = was_clear and busy and not state.paused
     fresh = due and (moving or idle or arrived)
     page = links()
     # The materialisation of a run that has just ended has the statistics already.
     if due:
         event = dg.AssetMaterialization if fresh else dg.AssetObservation
-        metadata = figures(read, look, page) | (now_link(key) if fresh else {})
-        yield event(key, metadata=metadata, tags={"dagster/data_version": _version(look)})
-    letters = letter_list(read.letters, look.queue, page) if read is not None and read.letters else None
+        metadata = page_metadata(read, state, page) | (now_link(key) if fresh else {})
+        yield event(key, metadata=metadata, tags={"dagster/data_version": _version(state)})
+    letters = letter_list(read.letters, state.queue, page) if read is not None and read.letters else None
     anew = hour or ended or fresh
-    found = verdicts(stats, look.heads, look.asked, stood, thresholds, paused=look.paused, letters=letters)
+    found = verdicts(stats, state.heads, state.asked, stood, thresholds, paused=state.paused, letters=letters)
     for verdict in found:
         if anew or memory.checks.get(verdict.name) != verdict.passed:
             yield verdict.evaluation(key)
@@ -196,10 +196,10 @@ def report(
         memory.checked_at = now
 
 
-def _version(look: Look) -> str:
+def _version(state: QueueState) -> str:
     """The data version: it changes with the jobs on the queue, so that Dagster marks downstream assets."""
-    heads = [(head.bucket, head.priority, head.available_at.isoformat()) for head in look.heads]
-    return hashlib.sha256(repr((heads, look.depth)).encode()).hexdigest()[:16]
+    heads = [(head.bucket, head.priority, head.available_at.isoformat()) for head in state.heads]
+    return hashlib.sha256(repr((heads, state.depth)).encode()).hexdigest()[:16]
 
 
 def _moment(seconds: float) -> str | None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class Preview:
     """What a verb would find.
 
     Attributes:
@@ -26,7 +26,7 @@ class Foretold:
     unknown: tuple[UUID, ...] = ()
 
 
-def foretell(source: "SqlQueue", queue: str, selection: Selection, states: Sequence[str], *, limit: int) -> Foretold:
+def find(source: "SqlQueue", queue: str, selection: Selection, states: Sequence[str], *, limit: int) -> Preview:
     """Return the jobs that a verb would decide about.
 
     Args:
@@ -42,11 +42,11 @@ def foretell(source: "SqlQueue", queue: str, selection: Selection, states: Seque
     """
     if not selection.ids:
         found: list[JobRow] = []
-        for archived, some in _looks(selection, states):
+        for archived, some in _listings(selection, states):
             if found and len(found) >= limit:
                 break
             found += source.jobs(queue, some, limit=limit - len(found), archived=archived)
-        return Foretold(found)
+        return Preview(found)
     ids = selection.job_ids
     now: dict[UUID, JobRow] = {}
     for ended in (False, True):
@@ -58,10 +58,10 @@ def foretell(source: "SqlQueue", queue: str, selection: Selection, states: Seque
         if id_ not in now or now[id_].state not in states
     }
     left = [job for job in now.values() if job.id not in skipped]
-    return Foretold(left, skipped, tuple(id_ for id_ in ids if id_ not in now))
+    return Preview(left, skipped, tuple(id_ for id_ in ids if id_ not in now))
 
 
-def _looks(selection: Selection, states: Sequence[str]) -> Iterator[tuple[bool, Selection]]:
+def _listings(selection: Selection, states: Sequence[str]) -> Iterator[tuple[bool, Selection]]:
     """What to list, in the archive or not: all live jobs together, as they are due; else one state after another."""
     if set(states) == set(LIVE_STATES):
         yield False, selection

@@ -13,13 +13,13 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among, single_run_backfills
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_errors import told_plainly
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.consume_verbs import Writes, consume
 from dagster_sqlqueue.spark.consumption import Consumption
 from dagster_sqlqueue.spark.resource import SparkResource
 from dagster_sqlqueue.spark.source import register_source
-from dagster_sqlqueue.spark.task_errors import task_errors_told
+from dagster_sqlqueue.spark.task_errors import task_errors_restored
 
 Results: TypeAlias = Mapping[str, "DataFrame | pa.Table"] | None
 """The rows to add to SQL tables, by the table's name; None: the function has staged everything itself."""
@@ -129,7 +129,7 @@ def sqlqueue_batch_asset(
             def of_batches(
                 context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource, spark: SparkResource
             ) -> dg.MaterializeResult:  # type: ignore[type-arg]
-                with told_plainly(), task_errors_told(), spark.session(own) as session:
+                with library_errors_as_failures(), task_errors_restored(), spark.session(own) as session:
                     register_source(session, sqlqueue.url, sqlqueue.schema_name, payload={spec.name: spec.payload})
                     if partitions_def is None:
                         return dg.MaterializeResult(metadata=consumed(context, sqlqueue, session, None))

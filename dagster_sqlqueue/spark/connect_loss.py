@@ -70,14 +70,14 @@ def _loss(error: BaseException | None) -> str | None:
     """Return what an error, or one that it came from, says about a lost server."""
     grpc = sys.modules.get("grpc")
     while error is not None:
-        status, told = "", ""
+        status, detail = "", ""
         if isinstance(error, PySparkException):
             status = getattr(getattr(error, "getGrpcStatusCode", lambda: None)(), "name", "")
-            told = error.getCondition() or ""
+            detail = error.getCondition() or ""
         elif grpc is not None and isinstance(error, grpc.RpcError):
             status = getattr(getattr(error, "code", lambda: None)(), "name", "")
-            told = getattr(error, "details", lambda: "")() or ""
-        if "INVALID_HANDLE.SESSION_" in told:
+            detail = getattr(error, "details", lambda: "")() or ""
+        if "INVALID_HANDLE.SESSION_" in detail:
             return "the server does not know the session: it was restarted, or has ended it"
         if status == "UNAVAILABLE":
             return "it does not answer any more"

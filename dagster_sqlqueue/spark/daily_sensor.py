@@ -66,7 +66,7 @@ def build_daily_sensor(
     job = dg.define_asset_job(
         f"materialize_{asset.key.path[-1]}", dg.AssetSelection.assets(asset.key), executor_def=dg.in_process_executor
     )
-    look = _Look(asset.key, spec.name, metadata.value)
+    work = _DailyWork(asset.key, spec.name, metadata.value)
 
     @dg.sensor(
         name=name or f"{spec.name}_sensor",
@@ -79,10 +79,10 @@ def build_daily_sensor(
     def due_days(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.RunRequest | dg.SkipReason:
         queue = sqlqueue.queue
         keys = partitions_def.get_partition_keys()
-        late = look.late(context, queue, keys)
-        days = look.days(queue, keys, late)
+        late = work.late(context, queue, keys)
+        days = work.days(queue, keys, late)
         if not any(day.wanted or day.waiting for day in days):
-            return dg.SkipReason(look.nothing(queue, keys))
+            return dg.SkipReason(work.nothing(queue, keys))
         if paused_at := queue.settings(spec.name).paused_at:
             return dg.SkipReason(
                 f"{spec.name}: paused since {paused_at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume"
@@ -90,18 +90,18 @@ def build_daily_sensor(
         if context.instance.get_runs_count(dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS)):
             return dg.SkipReason(f"{spec.name}: a run is consuming already")
         if days[0].seen >= _CAP:
-            return dg.SkipReason(f"{spec.name}: {_due(days)}; waiting for {look.events} to finish its backlog")
+            return dg.SkipReason(f"{spec.name}: {_due(days)}; waiting for {work.events} to finish its backlog")
         if rest := _rest(context.instance, job.name, days):
             return dg.SkipReason(f"{spec.name}: {rest}")
         chosen = next_range(days, days_per_run)
         if not chosen:
-            return dg.SkipReason(f"{spec.name}: {_why_none(days, look.events)}")
+            return dg.SkipReason(f"{spec.name}: {_why_none(days, work.events)}")
         return range_request(chosen[0].day, chosen[-1].day)
 
     return due_days
 
 
-class _Look:
+class _DailyWork:
     """What a sensor finds in the database.
 
     Args:
@@ -149,9 +149,9 @@ class _Look:
                 )
             )
             for day, jobs, accounts in found:
-                told = {"late_events": jobs, "accounts": accounts}
+                counts = {"late_events": jobs, "accounts": accounts}
                 context.instance.report_runless_asset_event(
-                    dg.AssetObservation(self._key, "Out of date: it is computed again.", told, partition=day)
+                    dg.AssetObservation(self._key, "Out of date: it is computed again.", counts, partition=day)
                 )
         context.update_cursor(json.dumps({"seen": until, "late": noted}))
         return sorted(noted)

@@ -9,12 +9,12 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import single_run_backfills
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_errors import told_plainly
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.spark.closed_days import check_zone
 from dagster_sqlqueue.spark.daily import ArchiveRead
 from dagster_sqlqueue.spark.day_work import DayWork
 from dagster_sqlqueue.spark.resource import SparkResource
-from dagster_sqlqueue.spark.task_errors import task_errors_told
+from dagster_sqlqueue.spark.task_errors import task_errors_restored
 
 _ISO_DATE = "%Y-%m-%d"
 
@@ -104,7 +104,7 @@ def declared(
         def days(
             context: dg.AssetExecutionContext, config: DayConfig, sqlqueue: SqlQueueResource, spark: SparkResource
         ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows it by this name, beside check results
-            with told_plainly(), task_errors_told():
+            with library_errors_as_failures(), task_errors_restored():
                 return work.run(context, sqlqueue, spark, recompute=config.recompute)
 
     return days

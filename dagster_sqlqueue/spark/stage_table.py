@@ -25,7 +25,7 @@ from dagster_sqlqueue.db.pool import execute
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import sinks
-from dagster_sqlqueue.spark.task_errors import task_errors_told
+from dagster_sqlqueue.spark.task_errors import task_errors_restored
 from dagster_sqlqueue.spark.urls import libpq
 
 _PREFIX = "sqlqueue_stage"
@@ -157,7 +157,7 @@ def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged
         names = sql.SQL(", ").join(map(sql.Identifier, [*fields.names, _TASK, _ATTEMPT]))
         text = sql.SQL("COPY {} ({}) FROM STDIN").format(identifier, names).as_string(connection)
         try:
-            with task_errors_told():
+            with task_errors_restored():
                 accepted = rows.mapInArrow(_Copy(url, text), "task bigint, attempt bigint, count bigint").collect()
         except BaseException:
             # A lost connection does not hide the error; the next run of the key removes the table.

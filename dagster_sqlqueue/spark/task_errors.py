@@ -12,7 +12,7 @@ _OURS = re.compile(r"^\s*dagster_sqlqueue(?:\.\w+)*\.(\w+): (.+)$", re.MULTILINE
 
 
 @contextmanager
-def task_errors_told() -> Iterator[None]:
+def task_errors_restored() -> Iterator[None]:
     """Turn an error of this library that Spark returns inside the traceback of a worker into that error again.
 
     Raises:

@@ -87,8 +87,8 @@ def test_one_is_shown_by_its_key_or_its_id(cli: Cli, queue: SqlQueue, spec: Queu
 def test_a_batch_that_was_left_behind_is_given_up(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     batch = sealed(queue, spec)
     left_behind(queue, batch)
-    foretold = cli.json("batch", "abandon", batch.key, "--dry-run")
-    assert (foretold["changed"], foretold["returned"]) == ([str(batch.id)], 3)
+    preview = cli.json("batch", "abandon", batch.key, "--dry-run")
+    assert (preview["changed"], preview["returned"]) == ([str(batch.id)], 3)
     assert states(queue) == [("running", 1)] * 3
     said = cli.run("batch", "abandon", batch.key, "--reason", "the machine burnt").stdout
     assert f"batch {batch.key} ({batch.id}) was abandoned" in said
@@ -128,8 +128,8 @@ def test_batches_that_are_over_are_forgotten(cli: Cli, queue: SqlQueue, spec: Qu
     done, unmoved = published(queue, spec), published(queue, spec, "sizes/2013-01-03", unmoved=True)
     open = sealed(queue, spec)
     asked = ["batch", "forget", done.key, unmoved.key, open.key]
-    foretold = cli.run(*asked, "--dry-run")
-    assert foretold.exit_code == Code.PARTLY
+    preview = cli.run(*asked, "--dry-run")
+    assert preview.exit_code == Code.PARTLY
     assert len(cli.json("batch", "list")) == 3
     said = cli.run(*asked)
     assert said.exit_code == Code.PARTLY

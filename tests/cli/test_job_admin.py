@@ -170,33 +170,33 @@ def test_dry_run_names_the_jobs_and_changes_nothing(
     _put(queue, spec, *"fgh")
     before = _everything(queue)
     verb, *options = arguments
-    foretold = cli.json(verb, "work", *options, "--dry-run")
-    assert (len(foretold["changed"]), len(foretold["requested"])) == would
-    assert (foretold["dry_run"], foretold["complete"], foretold["skipped"]) == (True, True, [])
+    preview = cli.json(verb, "work", *options, "--dry-run")
+    assert (len(preview["changed"]), len(preview["requested"])) == would
+    assert (preview["dry_run"], preview["complete"], preview["skipped"]) == (True, True, [])
     assert "Nothing was changed (--dry-run)" in cli.run(verb, "work", *options, "--dry-run").stdout
     assert _everything(queue) == before
     done = cli.json(verb, "work", *options)
-    assert set(done["changed"]) == set(foretold["changed"])
-    assert done["requested"] == foretold["requested"]
+    assert set(done["changed"]) == set(preview["changed"])
+    assert done["requested"] == preview["requested"]
 
 
 def test_dry_run_of_ids_says_which_would_be_left(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     (dead,) = _put(queue, spec, "a")
     _fail(queue)
     (live,) = _put(queue, spec, "a")
-    foretold = cli.run("cancel", "work", dead, live, _NOBODY, "--dry-run")
-    assert foretold.exit_code == 6
-    assert "1 job would be cancelled; 2 jobs left unchanged" in foretold.stdout
-    assert "it is failed" in foretold.stdout
-    assert "queue work has no such job" in foretold.stdout
+    preview = cli.run("cancel", "work", dead, live, _NOBODY, "--dry-run")
+    assert preview.exit_code == 6
+    assert "1 job would be cancelled; 2 jobs left unchanged" in preview.stdout
+    assert "it is failed" in preview.stdout
+    assert "queue work has no such job" in preview.stdout
     assert _states(cli, dead, live) == ["failed", "queued"]
 
 
 def test_many_jobs(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(2_500)])
-    foretold = cli.run("cancel", "work", "--all", "--dry-run").stdout
-    assert "queue work: 2,500 jobs would be cancelled. Nothing was changed (--dry-run)" in foretold
-    assert "(the first 20 of 2,500)" in foretold
+    preview = cli.run("cancel", "work", "--all", "--dry-run").stdout
+    assert "queue work: 2,500 jobs would be cancelled. Nothing was changed (--dry-run)" in preview
+    assert "(the first 20 of 2,500)" in preview
     assert cli.run("cancel", "work", "--all").stdout == "queue work: cancelled 2,500 jobs\n"
     assert cli.run("retry", "work", "--state", "cancelled").stdout == "queue work: put back 2,500 jobs\n"
     assert queue.depth("work").ready == 2_500
@@ -287,8 +287,8 @@ def test_ids_need_no_queue(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], ver
     if verb == "release":
         cli.run("hold", "work", "--all")
     before = _everything(queue)
-    foretold = cli.json(verb, *jobs, *_OWN.get(verb, []), "--dry-run")
-    assert (foretold["queue"], set(foretold["changed"]), foretold["dry_run"]) == ("work", set(jobs), True)
+    preview = cli.json(verb, *jobs, *_OWN.get(verb, []), "--dry-run")
+    assert (preview["queue"], set(preview["changed"]), preview["dry_run"]) == ("work", set(jobs), True)
     assert _everything(queue) == before
     done = cli.json(verb, *jobs, *_OWN.get(verb, []))
     assert (done["queue"], set(done["changed"]), done["skipped"]) == ("work", set(jobs), [])

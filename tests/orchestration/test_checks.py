@@ -129,7 +129,7 @@ def test_a_person_can_read_the_cursor(deployment: Deployment, sensor: dg.SensorD
     deployment.enqueue(Work(n=1))
     cursor = json.loads(deployment.tick(sensor).cursor)
     assert cursor["status"].startswith("work: 1 ready, 0 leased, 0 scheduled; requested a run for buckets 0-3")
-    assert cursor["figures"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
+    assert cursor["counts"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
     assert datetime.fromisoformat(cursor["observed_at"]).tzinfo is not None
     (head,) = cursor["heads"].values()
     assert re.fullmatch(r"[0-9.]+ s after it was due: priority 0, due at .*", head)

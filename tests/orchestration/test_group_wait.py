@@ -87,7 +87,7 @@ def test_a_wait_is_told_of_the_last_end(queue: SqlQueue, monkeypatch: pytest.Mon
     for module, name in (
         (waits, "_FIRST_LISTENING_SECONDS"),
         (waits, "_LAST_LISTENING_SECONDS"),
-        (group_wait, "_TOLD_SECONDS"),
+        (group_wait, "_NOTIFIED_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 3_600.0)
     id = group_of(queue, 3)

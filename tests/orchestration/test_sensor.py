@@ -125,7 +125,7 @@ def test_the_depth_is_observed_when_it_changes(deployment: Deployment, sensor: d
     (event,) = observations(first)
     assert event.asset_key.path == ["queues", "work"]
     assert event.metadata["ready"].value == 3
-    assert json.loads(first.cursor)["figures"] == {"ready": 3, "leased": 0, "scheduled": 0, "held": 0}
+    assert json.loads(first.cursor)["counts"] == {"ready": 3, "leased": 0, "scheduled": 0, "held": 0}
     plotted = [
         name for name, found in event.metadata.items() if isinstance(found, dg.IntMetadataValue | dg.FloatMetadataValue)
     ]

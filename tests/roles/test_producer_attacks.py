@@ -158,10 +158,10 @@ def test_a_consumer_that_says_how_far_its_job_is_has_the_note_removed_with_it(sh
 
 def test_an_id_that_a_producer_says_was_sent_before_is_believed(shop: Staff) -> None:
     """It cannot be prevented, and docs/roles.md says so: whoever replaces jobs notes the ids that gave way."""
-    foretold = uuid4()
+    guessed = uuid4()
     with shop.connected(Role.PRODUCER) as connection:
-        connection.execute(shop.text(f"INSERT INTO {{s}}.job_replaced (id) VALUES ('{foretold}')"))
-    assert shop.owner.enqueue(WORK, NewJob(Work(n=1), id=foretold)) is None
+        connection.execute(shop.text(f"INSERT INTO {{s}}.job_replaced (id) VALUES ('{guessed}')"))
+    assert shop.owner.enqueue(WORK, NewJob(Work(n=1), id=guessed)) is None
     assert shop.owner.enqueue(WORK, NewJob(Work(n=1)))
 
 

@@ -271,7 +271,7 @@ def decide(
     with session.queue() as source:
         its = queue or queue_of(source, selection.job_ids)
         if dry_run:
-            foretell(session, source, its, selection, verb, limit)
+            show_preview(session, source, its, selection, verb, limit)
         else:
             report(session, its, verb, act(source, its))
 
@@ -292,12 +292,12 @@ def report(session: Session, queue: str, verb: Verb, decided: Decided) -> None:
         raise typer.Exit(Code.PARTLY)
 
 
-def foretell(
+def show_preview(
     session: Session, source: "SqlQueue", queue: str, selection: Selection, verb: Verb, limit: int | None = None
 ) -> None:
     """Print what a decision would do, to at most so many jobs; nothing is changed."""
-    foretold = preview.foretell(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))
-    found, skipped = foretold.jobs, foretold.skipped
+    expected = preview.find(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))
+    found, skipped = expected.jobs, expected.skipped
     changed = [job for job in found if job.state != verb.ask]
     requested = [job for job in found if job.state == verb.ask]
     more = len(found) >= _LOOK_AT

@@ -11,10 +11,10 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
 from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import job_verbs, people, queue_verbs, show_verb
-from dagster_sqlqueue.orchestration.launchpad.run_report import Report, told
+from dagster_sqlqueue.orchestration.launchpad.run_report import Report, report_output
 from dagster_sqlqueue.orchestration.page_links import LAUNCHPAD_TAG, QUEUE_TAG, QUEUES_TAG
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_errors import told_plainly
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.schema import migrations
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -122,13 +122,13 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
         config: config_class,  # type: ignore[valid-type]
         sqlqueue: SqlQueueResource,
     ) -> dg.Output[dict[str, Any]]:
-        with told_plainly():
+        with library_errors_as_failures():
             _refuse_environment(context.run_config)
             migrations.check(sqlqueue.queue.database)
             report = verb.function(sqlqueue.queue, config, **further)
             if queues and report.queue not in queues:
                 raise InvalidInput(f"the job is of queue {report.queue!r}; this shows jobs of {', '.join(queues)}")
-        return told(context, report, family.asset_keys)
+        return report_output(context, report, family.asset_keys)
 
     @dg.job(
         name=name,

@@ -19,7 +19,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report, job_table, jobs, skipped_table
 from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.preview import foretell
+from dagster_sqlqueue.queue.preview import find
 from dagster_sqlqueue.queue.search import MAX_LIST
 from dagster_sqlqueue.queue.selection import DELETABLE_STATES, LIVE_STATES, Decided, Selection
 
@@ -135,7 +135,7 @@ def _decide(
         raise InvalidInput(f"limit is {config.limit}; one run changes 1 to {MAX_LIST:,} jobs")
     if len(selection.job_ids) > config.limit:
         raise InvalidInput(f"ids names {jobs(len(selection.job_ids))}, and the limit is {config.limit:,}")
-    found = foretell(source, config.queue, selection, states, limit=min(config.limit + 1, MAX_LIST))
+    found = find(source, config.queue, selection, states, limit=min(config.limit + 1, MAX_LIST))
     if found.unknown:
         raise _unknown(config.queue, found.unknown)
     more = not selection.ids and (len(found.jobs) > config.limit or len(found.jobs) == MAX_LIST)

@@ -25,7 +25,7 @@ class Report:
     Attributes:
         queue: the queue of the decision; None: no queue in particular.
         said: the result in a sentence.
-        counts: figures, by name.
+        counts: numbers of jobs, by name.
         shown: Markdown, by name.
         changed: whether anything was changed: then the queue's page shows the report.
     """
@@ -37,7 +37,7 @@ class Report:
     changed: bool = False
 
 
-def told(
+def report_output(
     context: dg.OpExecutionContext, report: Report, asset_keys: Mapping[str, dg.AssetKey]
 ) -> dg.Output[dict[str, Any]]:
     """Report in the run's log, in its output, and, if something was changed, on the queue's page."""
@@ -45,7 +45,7 @@ def told(
     shown = {name: dg.MetadataValue.md(text) for name, text in report.shown.items()}
     if report.changed and report.queue is not None:
         key = asset_key_among(asset_keys, report.queue)
-        # Without the counts: on the queue's page each would be one more plot beside those of its figures.
+        # Without the counts: on the queue's page each would be one more plot beside those of its statistics.
         context.log_event(dg.AssetObservation(key, description=report.said, metadata={"result": report.said, **shown}))
     metadata: dict[str, Any] = {"result": report.said, **report.counts, **shown}
     return dg.Output({"queue": report.queue, "changed": report.changed, **report.counts}, metadata=metadata)

@@ -138,7 +138,7 @@ class Held:
             raise Conflict(_first_line(error)) from error
         return moved, followed
 
-    def move_again(self, told: Parameters) -> int:
+    def move_again(self, reported: Parameters) -> int:
         """Undo the move, and whatever was done after it. End the jobs with a reported outcome by that, and the others
         as succeeded. Returns their number.
 
@@ -146,7 +146,7 @@ class Held:
             Conflict: another transaction has changed one of them meanwhile.
         """
         self._connection.execute(_UNDO_THE_MOVE)
-        self.transaction.run("batch_outcome_put", {**self._parameters, **told})
+        self.transaction.run("batch_outcome_put", {**self._parameters, **reported})
         try:
             self.transaction.run("batch_lease_reported", self._parameters)
         except _CONFLICTS as error:

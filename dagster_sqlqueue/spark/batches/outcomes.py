@@ -45,7 +45,7 @@ def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome
     by_id: dict[UUID, Outcome] = {}
     for job_id, outcome in outcomes:
         _keep(by_id, job_id, outcome)
-    parameters = told(by_id.items())
+    parameters = outcome_columns(by_id.items())
     if batch.mode is Mode.TRANSACTIONAL:
         held = held_by(batch)
         held.check()
@@ -82,13 +82,13 @@ def outcomes(queue: SqlQueue, batch: Batch) -> dict[UUID, Outcome]:
     return {row[0]: _outcome(row) for row in queue.database.run("batch_outcomes", {"batch_id": batch.id})}
 
 
-def told(reported: Iterable[tuple[UUID, Outcome]]) -> dict[str, list[Any]]:
+def outcome_columns(reported: Iterable[tuple[UUID, Outcome]]) -> dict[str, list[Any]]:
     """Return outcomes as the columns that the statements take.
 
     Raises:
         InvalidInput: a result cannot be stored as JSON.
     """
-    rows = [(job_id, *_columns(outcome)) for job_id, outcome in sorted(reported, key=lambda told: told[0])]
+    rows = [(job_id, *_columns(outcome)) for job_id, outcome in sorted(reported, key=lambda pair: pair[0])]
     names = ("ids", "states", "spent", "afters", "moments", "results", "errors")
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
 

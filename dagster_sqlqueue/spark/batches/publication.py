@@ -16,7 +16,7 @@ from dagster_sqlqueue.queue.unpublished_batches import give_back, let_in
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
 from dagster_sqlqueue.spark.batches.loss import lost
 from dagster_sqlqueue.spark.batches.model import Batch, held_by
-from dagster_sqlqueue.spark.batches.outcomes import told
+from dagster_sqlqueue.spark.batches.outcomes import outcome_columns
 
 _ERROR_LIMIT = 10_000
 
@@ -197,7 +197,7 @@ def _apply_reports(batch: Batch, held: Held) -> None:
         if not held.reported:
             return
         try:
-            ended = held.move_again(told(held.reported.items()))
+            ended = held.move_again(outcome_columns(held.reported.items()))
         except Conflict as conflict:
             raise lost(batch.key, str(conflict)) from conflict
     if ended != batch.job_count:
