@@ -45,6 +45,6 @@ def duration(seconds: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def count(figure: int, cap: int) -> str:
+def count(number: int, cap: int) -> str:
     """A number that was counted up to a cap."""
-    return f"{figure:,}+" if figure >= cap else f"{figure:,}"
+    return f"{number:,}+" if number >= cap else f"{number:,}"

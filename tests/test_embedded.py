@@ -80,9 +80,9 @@ def hold(directory: Path) -> subprocess.Popen[str]:
     )
 
 
-def url_of(holder: subprocess.Popen[str]) -> str:
-    assert holder.stdout is not None
-    return holder.stdout.readline().strip()
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def test_its_url_serves_sqlalchemy_and_libpq(server: EmbeddedPostgres) -> None:
@@ -127,21 +127,21 @@ def test_the_last_handle_stops_it_and_a_path_may_be_long(data: Path) -> None:
 
 def test_several_processes_may_open_an_empty_directory_at_once(tmp_path: Path) -> None:
     directory = tmp_path / "postgres"
-    holders = [hold(directory) for _ in range(3)]
-    urls = {url_of(holder) for holder in holders}
+    processes = [hold(directory) for _ in range(3)]
+    urls = {url_of(process) for process in processes}
     assert len(urls) == 1
-    for holder in holders:
+    for process in processes:
         assert not down(directory)
-        holder.send_signal(signal.SIGINT)
-        holder.communicate()
+        process.send_signal(signal.SIGINT)
+        process.communicate()
     assert down(directory)
 
 
 def test_a_process_that_is_killed_leaves_no_server(data: Path) -> None:
-    with hold(data) as holder:
-        url = url_of(holder)
+    with hold(data) as process:
+        url = url_of(process)
         rows(url, "create table kept as select 1 as one")
-        holder.kill()
+        process.kill()
     until(lambda: down(data), "the end of the server")
     with EmbeddedPostgres(str(data)) as again:
         assert rows(again.url, "table kept") == [(1,)]
@@ -149,18 +149,18 @@ def test_a_process_that_is_killed_leaves_no_server(data: Path) -> None:
 
 def test_a_killed_process_keeps_no_server_from_the_others(data: Path) -> None:
     with EmbeddedPostgres(data) as running:
-        with hold(data) as holder:
-            assert url_of(holder) == running.url
-            holder.kill()
+        with hold(data) as process:
+            assert url_of(process) == running.url
+            process.kill()
         assert rows(running.url, "select 1") == [(1,)]
     assert down(data)
 
 
 def test_ctrl_c_leaves_no_server(data: Path) -> None:
-    with hold(data) as holder:
-        url_of(holder)
-        os.killpg(holder.pid, signal.SIGINT)
-        _, errors = holder.communicate()
+    with hold(data) as process:
+        url_of(process)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
     assert "KeyboardInterrupt" in errors
     assert down(data)
 
@@ -398,22 +398,22 @@ if ROOT:
 
     def hold_and_join(directory: Path, url: str) -> bool:
         """Whether another process finds the same server."""
-        with hold(directory) as holder:
-            joined = url_of(holder) == url
-            holder.send_signal(signal.SIGINT)
-            holder.communicate()
+        with hold(directory) as process:
+            joined = url_of(process) == url
+            process.send_signal(signal.SIGINT)
+            process.communicate()
         return joined
 
     @pytest.mark.prove
     def test_root_s_server_is_killed_and_stopped_in_a_directory_that_is_shut(template: Path, shut: Path) -> None:
         directory = copied(template, shut)
-        with hold(directory) as holder:
-            rows(url_of(holder), "create table kept as select 1 as one")
+        with hold(directory) as process:
+            rows(url_of(process), "create table kept as select 1 as one")
             pid = supervisor.postmaster(directory)
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             until(lambda: down(directory), "the end of the server")
-            holder.kill()
+            process.kill()
         with EmbeddedPostgres(directory) as again:
             assert rows(again.url, "table kept") == [(1,)]
             stop_server(directory)

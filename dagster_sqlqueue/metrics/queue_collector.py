@@ -185,8 +185,8 @@ def _by(name: str, meaning: str, samples: Sequence[tuple[list[str], float]], lab
 def _of(name: str, meaning: str, found: Sequence[QueueStats], value: Callable[[QueueStats], float | None]) -> Metric:
     family = GaugeMetricFamily(name, meaning, labels=["queue"], unit=_unit(name))
     for row in found:
-        if (figure := value(row)) is not None:
-            family.add_metric([row.queue], figure)
+        if (number := value(row)) is not None:
+            family.add_metric([row.queue], number)
     return family
 
 

@@ -37,7 +37,7 @@ def node(node_modules: Path, url: str, queue: SqlQueue) -> Iterator[NodeCaller]:
 
 
 def test_psql_puts_in_takes_out_and_ends(queue: SqlQueue, url: str, schema: str) -> None:
-    told = psql(
+    output = psql(
         url,
         """
         SELECT sqlqueue.api_version(), sqlqueue_v1.api_version();
@@ -48,18 +48,18 @@ def test_psql_puts_in_takes_out_and_ends(queue: SqlQueue, url: str, schema: str)
         """,
         schema=schema,
     )
-    assert told.split() == ["1|1", "t", "succeeded", 'succeeded|{"seen":', "true}"]
+    assert output.split() == ["1|1", "t", "succeeded", 'succeeded|{"seen":', "true}"]
     assert queue.archived("work", since_seconds=3_600) == {"succeeded": 1}
 
 
 def test_psql_shows_the_named_error(queue: SqlQueue, url: str, schema: str) -> None:
-    told = psql(
+    output = psql(
         url,
         "\\set ON_ERROR_STOP 0\nSELECT sqlqueue.enqueue('nope', '{}');\n"
         "\\echo :LAST_ERROR_SQLSTATE\n\\echo :LAST_ERROR_MESSAGE",
         schema=schema,
     )
-    assert told.splitlines() == ["SQ002", f"there is no queue 'nope' in schema {schema} (there are: work)"]
+    assert output.splitlines() == ["SQ002", f"there is no queue 'nope' in schema {schema} (there are: work)"]
 
 
 def test_who_listens_is_woken(queue: SqlQueue, url: str, schema: str) -> None:
@@ -77,12 +77,12 @@ def test_who_listens_is_woken(queue: SqlQueue, url: str, schema: str) -> None:
             put()
             put()
             waiting.execute("SELECT pg_notify(%s, 'mark')", (channel,))
-            told = list(waiting.notifies(timeout=PATIENCE, stop_after=2))
-            assert [(note.channel, note.payload) for note in told] == [(channel, "work"), (channel, "mark")]
-        # What may have made many due tells all.
+            notes = list(waiting.notifies(timeout=PATIENCE, stop_after=2))
+            assert [(note.channel, note.payload) for note in notes] == [(channel, "work"), (channel, "mark")]
+        # What may have made many due notifies all.
         other.execute(f"SELECT {schema}_v1.pause('work'), {schema}_v1.resume('work')".encode())
-        told = list(waiting.notifies(timeout=PATIENCE, stop_after=1))
-        assert [(note.channel, note.payload) for note in told] == [(schema, "work")]
+        notes = list(waiting.notifies(timeout=PATIENCE, stop_after=1))
+        assert [(note.channel, note.payload) for note in notes] == [(schema, "work")]
         for call, state in (
             ("'nope', 'w'", "SQ002"),
             ("'work', ''", "SQ003"),
@@ -186,10 +186,10 @@ def later_library(directory: Path, version: str, *, migrated: bool) -> Path:
     version_file.write_text(version_file.read_text().replace("'succeeded' END;", "'succeeded' END; -- later"))
     if migrated:
         for file in [*folder.glob("*/*.sql"), *folder.glob("api/v1/*.sql")]:
-            file.write_text(file.read_text().replace("claimed_by", "holder"))
-        (folder / "migrations" / "9000_holder.sql").write_text(
-            "ALTER TABLE sqlqueue.job RENAME COLUMN claimed_by TO holder;\n"
-            "ALTER TABLE sqlqueue.job_archive RENAME COLUMN claimed_by TO holder;\n"
+            file.write_text(file.read_text().replace("claimed_by", "consumer"))
+        (folder / "migrations" / "9000_consumer.sql").write_text(
+            "ALTER TABLE sqlqueue.job RENAME COLUMN claimed_by TO consumer;\n"
+            "ALTER TABLE sqlqueue.job_archive RENAME COLUMN claimed_by TO consumer;\n"
         )
     return directory
 
@@ -235,8 +235,8 @@ def test_callers_that_are_connected_survive_a_migration(
         " WHERE pronamespace = %s::regnamespace ORDER BY 1",
         v1,
     )
-    told = json.loads(migrate(later_library(tmp_path, "0.2.0", migrated=True), url, schema))
-    assert [migration["version"] for migration in told["applied"]] == [9000]
+    report = json.loads(migrate(later_library(tmp_path, "0.2.0", migrated=True), url, schema))
+    assert [migration["version"] for migration in report["applied"]] == [9000]
     assert (
         value(
             queue,
@@ -258,7 +258,7 @@ def test_callers_that_are_connected_survive_a_migration(
         v1,
     )
     assert after == before
-    assert value(queue, "SELECT holder FROM {s}.job WHERE state = 'running'") == "node"
+    assert value(queue, "SELECT consumer FROM {s}.job WHERE state = 'running'") == "node"
     connection.close()
     with pytest.raises(SchemaTooNew):
         queue.migrate()

@@ -59,8 +59,8 @@ def test_fifo_takes_the_oldest_of_all_buckets(line: SqlQueue, sqlc: Caller) -> N
 def test_strategies_without_locks_are_refused(line: SqlQueue, sqlc: Caller, strategy: Strategy) -> None:
     line.create_queue(replace(SPEC, strategy=strategy))
     fill(line)
-    told = sqlc.refused("SQ004", "SELECT * FROM {v1}.claim('work', 'sql')")
-    assert told == f"queue 'work' has the strategy '{strategy}', which SQL functions cannot claim by"
+    message = sqlc.refused("SQ004", "SELECT * FROM {v1}.claim('work', 'sql')")
+    assert message == f"queue 'work' has the strategy '{strategy}', which SQL functions cannot claim by"
     assert line.depth("work").ready == 10
 
 

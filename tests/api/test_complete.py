@@ -221,9 +221,9 @@ def test_a_late_write_is_refused(
     make_due(line)
     ((_, new, _),) = sqlc.claim()
     before = rows(line, "SELECT to_jsonb(j) FROM {s}.job AS j")
-    told = sqlc.refused("SQ001", f"SELECT {{v1}}.{call('')}", job, old)
-    assert "the lease of 1 of 1 jobs is not current any more" in told
-    assert str(job) in told
+    message = sqlc.refused("SQ001", f"SELECT {{v1}}.{call('')}", job, old)
+    assert "the lease of 1 of 1 jobs is not current any more" in message
+    assert str(job) in message
     assert value(line, "SELECT count(*) FROM {s}.stale_write") == 0
     assert sqlc.value(f"SELECT {{v1}}.{call(', on_stale => $$report$$')}", job, old) in (None, [])
     assert rows(line, "SELECT to_jsonb(j) FROM {s}.job AS j") == before

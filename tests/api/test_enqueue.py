@@ -184,9 +184,9 @@ def test_a_job_that_is_sent_again_lands_once(line: SqlQueue, sqlc: Caller, on_du
 
 
 def test_one_that_was_replaced_since_is_not_brought_back(line: SqlQueue, sqlc: Caller) -> None:
-    holder = sqlc.enqueue(1, "unique_key => 'u'")
-    assert sqlc.enqueue(2, "unique_key => 'u', on_duplicate => 'replace', id => %s", OWN) == holder
-    assert sqlc.enqueue(3, "unique_key => 'u', on_duplicate => 'replace'") == holder
+    live = sqlc.enqueue(1, "unique_key => 'u'")
+    assert sqlc.enqueue(2, "unique_key => 'u', on_duplicate => 'replace', id => %s", OWN) == live
+    assert sqlc.enqueue(3, "unique_key => 'u', on_duplicate => 'replace'") == live
     assert sqlc.enqueue(2, "unique_key => 'u', on_duplicate => 'replace', id => %s", OWN) is None
     assert value(line, "SELECT payload ->> 'n' FROM {s}.job") == "3"
 
@@ -271,11 +271,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 def test_bad_input_is_refused_as_in_python(
     line: SqlQueue, sqlc: Caller, argument: str, same: dict[str, Any], said: str
 ) -> None:
-    told = sqlc.refused("SQ003", f"SELECT {{v1}}.enqueue('work', '{{{{}}}}', {argument})")
+    message = sqlc.refused("SQ003", f"SELECT {{v1}}.enqueue('work', '{{{{}}}}', {argument})")
     with pytest.raises(InvalidInput) as caught:
         line.enqueue_many(SPEC, [NewJob(Work(n=1), **same)])
     spoken = said.replace("2,800", "2800") if "2,800" in said else said
-    assert spoken in told.replace("2,800", "2800")
+    assert spoken in message.replace("2,800", "2800")
     assert said.split(" in queue")[0] in str(caught.value)
     assert line.depth("work").live == 0
 
@@ -353,7 +353,7 @@ def test_one_bad_row_and_nothing_is_there(line: SqlQueue, sqlc: Caller, argument
     assert line.depth("work").live == 0
 
 
-def test_an_unknown_queue_is_told_with_those_that_there_are(sqlc: Caller) -> None:
+def test_an_unknown_queue_is_reported_with_those_that_there_are(sqlc: Caller) -> None:
     for call in (
         "enqueue('nope', '{{}}')",
         "enqueue('nope', '{{}}', unique_key => 'u', on_duplicate => 'replace')",

@@ -14,7 +14,7 @@ from tests.support import Work, rows
 from tests.support.few import few
 
 LONG_AGO = 0
-"""The session looks from the beginning again."""
+"""The session searches from the beginning again."""
 NEVER_AGAIN = 1 << 40
 """It does not, however long what follows takes."""
 
@@ -51,7 +51,7 @@ def test_dead_rows_cost_nothing_while_an_old_snapshot_keeps_them(
     line.enqueue_many(
         SPEC, [NewJob(Work(n=n), run_at=now - timedelta(seconds=luck.uniform(1, 3_600))) for n in range(9_000)]
     )
-    # With these figures for the table, whenever it was counted before: it is read through its index.
+    # With these statistics for the table, whenever it was counted before: it is read through its index.
     rows(line, "VACUUM ANALYZE {s}.job")
     with psycopg.connect(any_server) as old, psycopg.connect(any_server, autocommit=True) as fresh:
         old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

@@ -48,7 +48,7 @@ def test_a_newest_function_of_another_shape_is_made_anew(queue: SqlQueue, schema
 
 
 @pytest.mark.parametrize("home", ["{s}", "{v1}"])
-def test_what_was_dropped_is_told_and_made_again(queue: SqlQueue, schema: str, home: str) -> None:
+def test_what_was_dropped_is_reported_and_made_again(queue: SqlQueue, schema: str, home: str) -> None:
     assert functions.state(queue.database).usable
     name = home.format(s=schema, v1=f"{schema}_v1")
     rows(queue, f"DROP FUNCTION {name}.claim")

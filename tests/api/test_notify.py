@@ -9,13 +9,13 @@ from tests.api.conftest import SPEC, Caller
 from tests.support import Work
 
 
-def test_every_end_by_a_function_is_told(line: SqlQueue, sqlc: Caller) -> None:
-    told = QueueSpec("told", Work, bucket_count=1)
-    line.create_queue(told)
+def test_every_end_by_a_function_is_notified(line: SqlQueue, sqlc: Caller) -> None:
+    ended = QueueSpec("ended", Work, bucket_count=1)
+    line.create_queue(ended)
     followers, groups = Followers(line), Groups(line)
-    group = groups.open(Callback("told"))
+    group = groups.open(Callback("ended"))
     jobs = [
-        followers.enqueue(SPEC, NewJob(Work(n=n), max_attempts=1), callbacks=Callback("told", context=n), group=group)
+        followers.enqueue(SPEC, NewJob(Work(n=n), max_attempts=1), callbacks=Callback("ended", context=n), group=group)
         for n in range(6)
     ]
     groups.close(group)
@@ -28,7 +28,9 @@ def test_every_end_by_a_function_is_told(line: SqlQueue, sqlc: Caller) -> None:
     sqlc.rows("SELECT {v1}.fail(%s, %s, 'no')", *leased[ns[3]])
     sqlc.rows("SELECT {v1}.reject(%s, %s, 'never')", *leased[ns[4]])
     sqlc.rows("SELECT * FROM {v1}.cancel('work', ARRAY[%s]::uuid[], 'not wanted')", waiting)
-    ends = [json.loads(text) for (text,) in sqlc.rows("SELECT CAST(payload AS text) FROM {s}.job WHERE queue = 'told'")]
+    ends = [
+        json.loads(text) for (text,) in sqlc.rows("SELECT CAST(payload AS text) FROM {s}.job WHERE queue = 'ended'")
+    ]
     states = {end["job_id"]: end["state"] for end in ends if "job_id" in end}
     assert states == {
         **{str(leased[n][0]): "succeeded" for n in ns[:3]},

@@ -299,8 +299,8 @@ def test_keys_whose_jobs_wait_for_a_turn_that_nobody_gives_them(
         ' jobs of 3 keys of queue work, such as "a\'\\x1b[1m", wait for a turn that no other job gives them'
     )
     assert found.cure == "promote them with: sqlqueue maintain (run it daily)"
-    told = json.loads(cli.run("doctor", "--json").stdout)["checks"]
-    assert {"name": "keys", "verdict": "warn", "found": found.found, "cure": found.cure} in told
+    result = json.loads(cli.run("doctor", "--json").stdout)["checks"]
+    assert {"name": "keys", "verdict": "warn", "found": found.found, "cure": found.cure} in result
     assert rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1") == before
     said = cli.run("maintain").stdout
     assert "promoted jobs of 4 ordering keys that waited for their turn though their key was free\n" in said
@@ -419,9 +419,9 @@ def test_functions_that_are_missing_or_of_another_package(cli: Cli, queue: SqlQu
     cli.run("migrate")
     rows(queue, "UPDATE {s}.function_set SET digest = 'another'")
     assert _found(queue)["functions"].verdict is Verdict.WARN
-    told = cli.run("functions", "--json")
-    assert told.exit_code == 1
-    assert '"current": false' in told.output
+    result = cli.run("functions", "--json")
+    assert result.exit_code == 1
+    assert '"current": false' in result.output
     cli.run("migrate")
     assert cli.json("functions")["current"] is True
 

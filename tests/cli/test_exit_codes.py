@@ -59,8 +59,8 @@ def test_2_is_for_a_group_that_is_closed(cli: Cli, queue: SqlQueue) -> None:
 def test_2_changes_no_job_though_something_may_have_been_made(bare: Cli, fresh: SqlQueue) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        told = bare.run("work", "tests.worker.jobs:handle_other", "--drain", "--metrics-port", port)
-    assert told.exit_code == Code.INPUT
-    assert told.stderr.startswith(f"error: cannot listen on port {port} of address '127.0.0.1': ")
+        result = bare.run("work", "tests.worker.jobs:handle_other", "--drain", "--metrics-port", port)
+    assert result.exit_code == Code.INPUT
+    assert result.stderr.startswith(f"error: cannot listen on port {port} of address '127.0.0.1': ")
     assert MEANINGS[Code.INPUT].endswith("; no job was changed")
     assert fresh.settings("other").name == "other"

@@ -1,4 +1,4 @@
-"""`follow`, `group …`, and what `enqueue` and `show` say about being told."""
+"""`follow`, `group …`, and what `enqueue` and `show` say about callbacks."""
 
 import json
 
@@ -11,7 +11,7 @@ OWN = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 GROUP = "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e"
 
 
-def told(cli: Cli, name: str = "ended") -> list[dict[str, object]]:
+def callbacks(cli: Cli, name: str = "ended") -> list[dict[str, object]]:
     return [job["payload"] for job in cli.json("list", name)]
 
 
@@ -26,10 +26,10 @@ def test_following_a_job(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> No
     assert "followed by" in cli.run("show", OWN).stdout
     assert "queue ended (succeeded, failed)" in cli.run("show", OWN).stdout
     Consumer(queue, spec, lambda job: None).drain()
-    (payload,) = told(cli)
+    (payload,) = callbacks(cli)
     assert (payload["job_id"], payload["state"], payload["context"]) == (OWN, "succeeded", {"team": [1]})
     assert cli.run("follow", OWN, *options).stdout == f"{OWN} has ended; callback enqueued on ended\n"
-    assert len(told(cli)) == 1
+    assert len(callbacks(cli)) == 1
     assert cli.json("show", OWN)["followers"] == []
 
 
@@ -51,7 +51,7 @@ def test_enqueueing_with_callbacks_and_merging(cli: Cli, queue: SqlQueue, spec: 
     many = cli.json("enqueue", "work", "-", "--callback", "ended", "--skip-bad", stdin='{"n": 6}\n{"n": 7}\n')
     assert (many["inserted"], many["merged"]) == (2, 0)
     Consumer(queue, spec, lambda job: None).drain()
-    contexts = [payload["context"] for payload in told(cli)]
+    contexts = [payload["context"] for payload in callbacks(cli)]
     assert sorted(map(str, contexts)) == ["None", "None", "ada", "bob"]
 
 
@@ -79,7 +79,7 @@ def test_a_group(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert "has ended: 3 jobs, 0 pending, 2 succeeded" in cli.run("group", "show", GROUP).stdout
     assert "has ended" in cli.run("group", "list").stdout
     assert [found["id"] for found in cli.json("group", "list")] == [GROUP]
-    (payload,) = told(cli)
+    (payload,) = callbacks(cli)
     assert (payload["group_id"], payload["succeeded"], payload["context"]) == (GROUP, 2, 7)
     assert "group" in cli.run("group").stdout
 

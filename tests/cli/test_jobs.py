@@ -170,12 +170,16 @@ def test_show(cli: Cli, queue: SqlQueue) -> None:
 
 def test_explain(cli: Cli, queue: SqlQueue) -> None:
     failed, _, running, due, later = _five(cli, queue)
-    told = {id_: cli.json("explain", id_) for id_ in (failed, running, later)}
-    assert {id_: one["state"] for id_, one in told.items()} == {failed: "failed", running: "running", later: "queued"}
-    whys = {id_: [reason["why"] for reason in one["reasons"]] for id_, one in told.items()}
+    explained = {id_: cli.json("explain", id_) for id_ in (failed, running, later)}
+    assert {id_: one["state"] for id_, one in explained.items()} == {
+        failed: "failed",
+        running: "running",
+        later: "queued",
+    }
+    whys = {id_: [reason["why"] for reason in one["reasons"]] for id_, one in explained.items()}
     assert (whys[failed], whys[running]) == (["ended"], ["leased"])
     assert "scheduled" in whys[later]
-    assert not any(one["claimable"] for one in told.values())
+    assert not any(one["claimable"] for one in explained.values())
     assert cli.json("explain", due)["claimable"]
     shown = cli.run("explain", failed).stdout
     assert shown.startswith(f"job {failed} of queue work is failed\nIt ended as failed; redrive brings it back.\n")

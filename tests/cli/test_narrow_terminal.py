@@ -1,4 +1,4 @@
-"""Tables in a terminal of 80 columns: ids and figures are whole, and what has no room beside is below, named."""
+"""Tables in a terminal of 80 columns: ids and numbers are whole, and what does not fit is below, named."""
 
 import contextlib
 import fcntl

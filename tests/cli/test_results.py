@@ -100,7 +100,7 @@ def test_maintain_says_which_reply_queues_it_removed(cli: Cli, queue: SqlQueue) 
     assert cli.json("maintain")["queues_removed"] == []
 
 
-def test_an_interrupted_wait_leaves_nobody_to_be_told(cli: Cli, queue: SqlQueue, job: UUID) -> None:
+def test_an_interrupted_wait_leaves_nobody_to_be_notified(cli: Cli, queue: SqlQueue, job: UUID) -> None:
     command = [sys.executable, "-m", "dagster_sqlqueue.cli", "wait", str(job)]
     environment = {**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:

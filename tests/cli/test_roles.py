@@ -95,7 +95,7 @@ def test_a_schema_with_too_long_a_name_is_bad_input() -> None:
     assert "it can have 54 at most" in line
 
 
-def test_who_may_make_no_roles_is_told_what_to_print(bare: Cli, url: str, schema: str) -> None:
+def test_who_may_make_no_roles_learns_what_to_print(bare: Cli, url: str, schema: str) -> None:
     with SqlQueue(url, schema=schema) as dba:
         user = f"{schema}_owner"
         database = make_url(url).database

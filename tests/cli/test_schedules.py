@@ -109,7 +109,7 @@ def test_run_once_enqueues_what_is_due_and_says_what_it_paused(cli: Cli, queue: 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.prove)]
 )
-def test_run_goes_on_until_it_is_told_to_stop(cli: Cli, queue: SqlQueue, number: int, code: int) -> None:
+def test_run_goes_on_until_it_is_stopped(cli: Cli, queue: SqlQueue, number: int, code: int) -> None:
     cli.run("schedule", "put", "work", "s", '{"n": 1}', "--every", "200ms", "--catch-up", "all")
     environment = {**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-m", "dagster_sqlqueue.cli", "schedule", "run", "--json", "--poll", "3600"]

@@ -224,6 +224,6 @@ def test_a_queue_gets_the_settings_that_the_code_declares(cli: Cli, queue: SqlQu
 
 
 def test_what_create_refuses_of_a_queue_of_the_code(cli: Cli) -> None:
-    told = cli.refused(2, "create", "tests.worker.jobs:other", "--lease", "30")
-    assert "options cannot be combined with tests.worker.jobs:other; set them in the code" in told
+    message = cli.refused(2, "create", "tests.worker.jobs:other", "--lease", "30")
+    assert "options cannot be combined with tests.worker.jobs:other; set them in the code" in message
     assert "has no 'nosuch'" in cli.refused(2, "create", "tests.worker.jobs:nosuch")

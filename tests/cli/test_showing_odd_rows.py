@@ -1,4 +1,4 @@
-"""What looks at jobs shows odd ones as well: Python, the command line, sensors' heads and figures."""
+"""What reads jobs shows odd ones as well: Python, the command line, sensors' heads and statistics."""
 
 import json
 from collections.abc import Iterator

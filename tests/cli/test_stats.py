@@ -73,7 +73,7 @@ def test_stats_without_queues(bare: Cli) -> None:
     assert bare.json("stats") == []
 
 
-def test_figures_beyond_the_cap_say_so(cli: Cli) -> None:
+def test_counts_beyond_the_cap_say_so(cli: Cli) -> None:
     cli.run("enqueue", "work", "-", stdin='{"a": 1}\n' * 10_001)
     assert "10,000+" in cli.run("stats").stdout
     assert "10,000+, the oldest" in cli.run("stats", "work").stdout

@@ -48,7 +48,7 @@ def _running(directory: Path, *arguments: str, **environment: str) -> Iterator["
         process.communicate()
 
 
-def _told(process: "subprocess.Popen[str]") -> dict[str, Any]:
+def _announced(process: "subprocess.Popen[str]") -> dict[str, Any]:
     assert process.stdout
     found: dict[str, Any] = json.loads(process.stdout.readline())
     return found
@@ -64,21 +64,23 @@ def test_a_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     with _running(tmp_path, "--json") as process:
-        told = _told(process)
+        announced = _announced(process)
         data = tmp_path / ".sqlqueue" / "postgres"
-        assert (told["event"], told["schema"], told["directory"]) == ("running", "sqlqueue", str(data))
-        with psycopg.connect(told["url"]) as connection:
+        assert (announced["event"], announced["schema"], announced["directory"]) == ("running", "sqlqueue", str(data))
+        with psycopg.connect(announced["url"]) as connection:
             assert connection.execute("SELECT count(*) FROM sqlqueue.queue").fetchall() == [(0,)]
         # Commands in the same directory find it, and others by the URL.
         assert Cli({}).run("create", "orders").exit_code == 0
-        assert Cli({"SQLQUEUE_URL": told["url"]}).json("enqueue", "orders", "{}")["inserted"] == 1
+        assert Cli({"SQLQUEUE_URL": announced["url"]}).json("enqueue", "orders", "{}")["inserted"] == 1
         assert supervisor.postmaster(data) is not None
         process.send_signal(signal.SIGTERM)
         assert _ended(process) == (0, "")
         assert supervisor.postmaster(data) is None
     # The next start goes on with what is there, also where the variable still has the URL.
-    with _running(tmp_path, "--json", SQLQUEUE_URL=told["url"] if str(data) in told["url"] else "") as process:
-        with psycopg.connect(_told(process)["url"]) as connection:
+    with _running(
+        tmp_path, "--json", SQLQUEUE_URL=announced["url"] if str(data) in announced["url"] else ""
+    ) as process:
+        with psycopg.connect(_announced(process)["url"]) as connection:
             assert connection.execute("SELECT count(*) FROM sqlqueue.job").fetchall() == [(1,)]
         process.send_signal(signal.SIGINT)
         assert _ended(process) == (130, "")
@@ -103,7 +105,7 @@ def test_for_people_it_prints_the_url_and_the_next_steps(here: Path) -> None:
 @pytest.mark.prove
 def test_a_server_that_is_stopped_by_somebody_else_ends_it(here: Path) -> None:
     with _running(here, "--json") as process:
-        _told(process)
+        _announced(process)
         stop_server(here / ".sqlqueue" / "postgres")
         code, errors = _ended(process)
     assert code == 3
@@ -113,7 +115,7 @@ def test_a_server_that_is_stopped_by_somebody_else_ends_it(here: Path) -> None:
 @pytest.mark.prove
 def test_a_killed_one_leaves_no_server(here: Path) -> None:
     with _running(here, "--json") as process:
-        _told(process)
+        _announced(process)
         process.kill()
         until(lambda: supervisor.postmaster(here / ".sqlqueue" / "postgres") is None, "the end of the server")
 

@@ -219,7 +219,7 @@ def test_a_job_that_makes_no_sense_is_refused(line: Line, bad: str) -> None:
     assert line.states() == []
 
 
-def test_a_queue_that_is_not_there_is_told(queues: SqlQueue) -> None:
+def test_a_queue_that_is_not_there_is_an_error(queues: SqlQueue) -> None:
     for enqueue in (queues.enqueue, lambda spec, job: queues.enqueue_many(spec, [job])):
         with pytest.raises(UnknownQueue, match="nowhere"):
             enqueue(QueueSpec("nowhere", Work), Work(n=1))

@@ -1,4 +1,4 @@
-"""Being told how jobs ended, on every server: callbacks, merged jobs, groups."""
+"""Callbacks when jobs have ended, on every server: of jobs, merged jobs, groups."""
 
 from collections import Counter
 
@@ -12,8 +12,8 @@ from tests.support import Work, rows
 
 def test_callbacks_merges_and_groups(queues: SqlQueue) -> None:
     spec = QueueSpec("followed", Work, bucket_count=4)
-    turns = QueueSpec("told", JobEnded, bucket_count=4, ordered=True)
-    runs = QueueSpec("told_runs", GroupEnded)
+    turns = QueueSpec("ended", JobEnded, bucket_count=4, ordered=True)
+    runs = QueueSpec("ended_runs", GroupEnded)
     for made in (spec, turns, runs):
         queues.create_queue(made)
     followers, groups = Followers(queues), Groups(queues)
@@ -35,16 +35,16 @@ def test_callbacks_merges_and_groups(queues: SqlQueue) -> None:
     Consumer(queues, spec, handler, mode=Mode.TRANSACTIONAL, batch_size=20).drain()
     assert queues.depth("followed").live == 0
     columns = "id, bucket, order_no, CAST(payload AS text)"
-    told = rows(queues, f"SELECT {columns} FROM {{s}}.job WHERE queue = 'told' ORDER BY order_no")
-    ends = [JobEnded.model_validate_json(row[3]) for row in told]
+    callbacks = rows(queues, f"SELECT {columns} FROM {{s}}.job WHERE queue = 'ended' ORDER BY order_no")
+    ends = [JobEnded.model_validate_json(row[3]) for row in callbacks]
     assert Counter(str(end.state) for end in ends) == {"succeeded": 90, "failed": 30, "cancelled": 30}
     assert {end.submitted_id for end in ends} == {job.id for job in jobs}
-    assert {(row[0].version, row[1]) for row in told} == {(7, bucket_hash(told[0][0], "k") % 4)}
-    assert [row[2] for row in told] == sorted({row[2] for row in told})
+    assert {(row[0].version, row[1]) for row in callbacks} == {(7, bucket_hash(callbacks[0][0], "k") % 4)}
+    assert [row[2] for row in callbacks] == sorted({row[2] for row in callbacks})
     assert followers.enqueue_many(spec, jobs, callbacks=callback, group=group) == SubmittedMany(0, 100, 50)
-    assert len(rows(queues, "SELECT id FROM {s}.job WHERE queue = 'told'")) == 150
+    assert len(rows(queues, "SELECT id FROM {s}.job WHERE queue = 'ended'")) == 150
 
-    found = [GroupEnded.model_validate_json(job.payload) for job in queues.peek("told_runs")]
+    found = [GroupEnded.model_validate_json(job.payload) for job in queues.peek("ended_runs")]
     assert {(one.context, one.members, one.succeeded, one.failed, one.cancelled) for one in found} == {
         ("g", 50, 30, 10, 10),
         ("e", 0, 0, 0, 0),

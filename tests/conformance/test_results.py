@@ -1,4 +1,4 @@
-"""Progress, results and waits on every server: under the fence, told of the end, and nothing left behind."""
+"""Progress, results and waits on every server: under the fence, notified of the end, and nothing left behind."""
 
 from concurrent.futures import ThreadPoolExecutor
 

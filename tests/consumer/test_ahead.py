@@ -51,7 +51,7 @@ class AtJob:
 
 
 class Sending(Around):
-    """Leases that note each claim that is sent ahead, and lose the one that is told to get lost."""
+    """Leases that note each claim that is sent ahead, and lose the one that is to be lost."""
 
     sent = 0
     lost_at = 0
@@ -233,7 +233,7 @@ def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
     fill(queue, spec, 8 * SIZE)
     sending.lost_at, sending.lose = 3, lose
     summary = consumer_of(queue, spec, lambda job: None).drain()
-    # What it claimed and nobody was told of is due when its lease is over.
+    # What it claimed without anyone having the answer is due when its lease is over.
     left = running(queue)
     assert left == (SIZE if lose in (gone_after, gone_meanwhile) else 0) or (lose is gone_meanwhile and left == 0)
     assert (summary.succeeded, summary.stale, summary.claimed) == (8 * SIZE - left, 0, 8 * SIZE - left)

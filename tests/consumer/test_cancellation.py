@@ -1,4 +1,4 @@
-"""What a running job and its consumer tell each other: it is cancelled, it takes long, it is still at it."""
+"""What a running job and its consumer report to each other: it is cancelled, it takes long, it is still at it."""
 
 import time
 from typing import Any
@@ -8,7 +8,7 @@ from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, leases_go_on, make_due, rows, states, until
 
 
-def test_a_running_job_is_told_that_it_is_not_wanted(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_running_job_learns_that_it_is_not_wanted(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue(spec, Work(n=1))
 
     def handler(job: Job[Work]) -> Any:
@@ -21,7 +21,7 @@ def test_a_running_job_is_told_that_it_is_not_wanted(queue: SqlQueue, spec: Queu
     assert rows(queue, "SELECT state, error FROM {s}.job_archive") == [("cancelled", "as asked")]
 
 
-def test_a_handler_that_asks_late_is_told_too(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_handler_that_asks_late_learns_it_too(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue(spec, Work(n=1))
 
     def handler(job: Job[Work]) -> Any:
@@ -32,7 +32,7 @@ def test_a_handler_that_asks_late_is_told_too(queue: SqlQueue, spec: QueueSpec[W
     assert Consumer(queue, spec, handler, lease_seconds=1).drain().cancelled == 1
 
 
-def test_a_handler_that_outlives_its_job_is_not_told_of_its_next_attempt(
+def test_a_handler_that_outlives_its_job_does_not_learn_of_its_next_attempt(
     queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     queue.enqueue(spec, Work(n=1))

@@ -230,9 +230,7 @@ def test_settings_that_make_no_sense_are_refused_at_once(
         Consumer(queue, spec, lambda job: None, **settings)
 
 
-def test_a_lost_lease_is_told_in_the_log(
-    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_lease_is_in_the_log(queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture) -> None:
     queue.enqueue(spec, Work(n=1))
 
     def overtaken(job: Job[Work]) -> None:

@@ -97,7 +97,7 @@ def test_the_delay_is_the_one_that_is_waited(queue: SqlQueue, spec: QueueSpec[Wo
     assert rows(queue, "SELECT available_at > now() + interval '59 minutes' FROM {s}.job") == [(True,)]
 
 
-def test_what_is_no_failed_attempt_is_not_told(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
+def test_what_is_no_failed_attempt_is_not_logged(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
     outcomes = [Done(), Snooze(3_600), Hold("somebody is to look")]
     Consumer(queue, spec, lambda job: outcomes[job.payload.n]).drain()
@@ -153,10 +153,10 @@ def test_no_secret_no_payload_and_no_second_line_get_there(
     spec = QueueSpec("logins", Login, max_attempts=1)
     queue.create_queue(spec)
     queue.enqueue_many(spec, [Login(n=n, token="hush-hush", note="the payload") for n in range(3)])
-    told = ["refused hush-hush", "\x1b[31m" + "x" * 5_000, "at postgresql://ada:hunter2@db/shop"]
+    messages = ["refused hush-hush", "\x1b[31m" + "x" * 5_000, "at postgresql://ada:hunter2@db/shop"]
 
     def fails(job: Job[Login]) -> None:
-        raise ValueError(told[job.payload.n])
+        raise ValueError(messages[job.payload.n])
 
     Consumer(queue, spec, fails, mode=mode).drain()
     assert [level for level, _ in lines.said] == ["ERROR"] * 3

@@ -1,4 +1,4 @@
-"""A consumer's start: its queue is there, and the settings in which code and queue differ are told."""
+"""A consumer's start: its queue is there, and the settings in which code and queue differ are reported."""
 
 import logging
 import threading

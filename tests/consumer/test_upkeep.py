@@ -35,7 +35,7 @@ def test_a_consumer_maintains_when_it_is_due(queue: SqlQueue, spec: QueueSpec[Wo
     assert value(queue, "SELECT due_at > now() FROM {s}.maintenance")
 
 
-def test_one_that_is_told_not_to_does_not(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_one_that_is_set_not_to_does_not(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     Consumer(queue, spec, lambda job: Done(), maintain=False).drain()
     assert left(queue) == 1
 

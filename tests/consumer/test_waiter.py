@@ -20,17 +20,17 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagster_sqlqueue.consumer.waiter.REGISTERED_SECONDS", 3_600.0)
 
 
-def test_what_may_have_made_many_due_tells_all_who_listen(queue: SqlQueue, url: str) -> None:
+def test_what_may_have_made_many_due_notifies_all_who_listen(queue: SqlQueue, url: str) -> None:
     """Whether they have nothing to do or are at work; and nobody, if nobody is known to listen."""
     with caller(url, autocommit=True) as connection:
         session = Armed(queue, connection)
         queue.pause("work")
         queue.resume("work")
-        assert session.told() == []
+        assert session.notifications() == []
         queue.database.run("waiter_register", {"queue": "work", "worker": "somebody", "seconds": 3_600.0})
         queue.pause("work")
         queue.resume("work")
-        assert session.told() == [(queue.database.schema, "work")]
+        assert session.notifications() == [(queue.database.schema, "work")]
 
 
 def test_a_waiter_is_woken_by_the_commit(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
@@ -57,7 +57,7 @@ def test_jobs_of_other_queues_do_not_wake(queue: SqlQueue) -> None:
         assert not waiter.wait(0.05)
 
 
-def test_what_came_while_nobody_waited_is_told_at_the_next_wait(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_what_came_while_nobody_waited_is_returned_by_the_next_wait(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     with Waiter(queue.catalog, "work", "w") as waiter:
         queue.enqueue(spec, Work(n=1))
         assert waiter.wait(PATIENCE)
@@ -140,7 +140,7 @@ def test_a_waiter_of_nothing_is_refused(queue: SqlQueue, name: str, worker: str)
         Waiter(queue.catalog, name, worker)
 
 
-def test_a_waiter_of_a_missing_queue_is_told(queue: SqlQueue) -> None:
+def test_a_waiter_of_a_missing_queue_gets_an_error(queue: SqlQueue) -> None:
     waiter: Any = Waiter(queue.catalog, "missing", "w")
     with pytest.raises(UnknownQueue, match="there are: work"), waiter:
         pass

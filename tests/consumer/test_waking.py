@@ -179,7 +179,7 @@ def test_one_who_serves_other_buckets_is_not_woken(queue: SqlQueue, url: str) ->
         assert (wakes(others), wakes(sessions)) == ([0], [1])
 
 
-def test_those_who_choose_are_told_in_addition(queue: SqlQueue, url: str) -> None:
+def test_those_who_choose_are_notified_in_addition(queue: SqlQueue, url: str) -> None:
     with armed(queue, url, 2, choosy=True) as choosy, armed(queue, url, 2) as sessions:
         ONE["a job"](queue)
         assert (wakes(choosy), wakes(sessions)) == ([1, 1], [1, 0])
@@ -226,7 +226,7 @@ def test_a_transaction_that_keeps_its_snapshot_tells_all_who_listen(
             sessions[1].run("waiter_disarm", queue="work")
             queue.enqueue(spec, Work(n=1), connection=connection)
             connection.commit()
-            assert [session.told() for session in sessions] == [[(schema, "work")] * known] * 2
+            assert [session.notifications() for session in sessions] == [[(schema, "work")] * known] * 2
 
 
 def test_a_producer_that_is_open_while_one_arms_himself_wakes_him(
@@ -325,9 +325,7 @@ def test_one_that_is_at_work_is_not_woken(queue: SqlQueue) -> None:
         assert value(queue, "SELECT count(*) FROM {s}.armed_waiter") == 0
 
 
-def test_a_job_that_was_told_to_one_at_work_is_told_to_another(
-    queue: SqlQueue, spec: QueueSpec[Work], url: str
-) -> None:
+def test_a_job_that_woke_one_at_work_wakes_another(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     with Waiter(queue.catalog, "work", "w") as waiter, caller(url, autocommit=True) as connection:
         assert not waiter.wait(0)
         queue.enqueue(spec, Work(n=1))
@@ -335,10 +333,10 @@ def test_a_job_that_was_told_to_one_at_work_is_told_to_another(
         session.arm()
         # It has found something by itself meanwhile.
         waiter.busy()
-        assert session.told() == [("own", "work")]
+        assert session.notifications() == [("own", "work")]
 
 
-def test_one_that_stops_passes_on_what_it_was_told(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+def test_one_that_stops_passes_on_its_notification(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     with caller(url, autocommit=True) as connection:
         session = Armed(queue, connection)
         with Waiter(queue.catalog, "work", "w") as waiter:
@@ -346,8 +344,8 @@ def test_one_that_stops_passes_on_what_it_was_told(queue: SqlQueue, spec: QueueS
             queue.enqueue(spec, Work(n=1))
             assert waiter.wait(PATIENCE)
             session.arm()
-            assert session.told() == []
-        assert session.told() == [("own", "work")]
+            assert session.notifications() == []
+        assert session.notifications() == [("own", "work")]
 
 
 @contextmanager
@@ -402,7 +400,7 @@ with SqlQueue(sys.argv[1], schema=sys.argv[2]) as queue:
 
 
 @pytest.mark.parametrize("how", few([signal.SIGSTOP, signal.SIGKILL], 1))
-def test_a_job_told_to_a_process_that_does_nothing_is_found_by_another(
+def test_a_job_that_woke_a_process_that_does_nothing_is_found_by_another(
     queue: SqlQueue, spec: QueueSpec[Work], url: str, how: signal.Signals
 ) -> None:
     """By the look that each waiter takes once a second."""

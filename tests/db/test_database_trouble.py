@@ -40,7 +40,7 @@ def guarded() -> Iterator[OwnServer]:
         yield server
 
 
-def told(url: str) -> str:
+def message_of(url: str) -> str:
     """Everything that an error and its traceback say when a verb is called."""
     with SqlQueue(url, connect_timeout=30) as queue, pytest.raises(DatabaseUnavailable) as caught:
         queue.depth("work")
@@ -49,8 +49,8 @@ def told(url: str) -> str:
 
 
 @pytest.mark.parametrize("password", [QUOTED, "wrong"])
-def test_a_wrong_password_is_told_and_never_shown(guarded: OwnServer, password: str) -> None:
-    said = told(f"postgresql://postgres:{password}@{guarded.query}")
+def test_a_wrong_password_is_reported_and_never_shown(guarded: OwnServer, password: str) -> None:
+    said = message_of(f"postgresql://postgres:{password}@{guarded.query}")
     assert "check user and password in SQLQUEUE_URL" in said
     assert 'password authentication failed for user "postgres"' in said
     for secret in (PASSWORD, QUOTED, "pass word", "wrong"):
@@ -58,13 +58,13 @@ def test_a_wrong_password_is_told_and_never_shown(guarded: OwnServer, password: 
 
 
 def test_a_password_that_is_a_usual_word_does_not_show_through_what_is_blotted_out(guarded: OwnServer) -> None:
-    said = told(f"postgresql://postgres:authentication@{guarded.query}")
+    said = message_of(f"postgresql://postgres:authentication@{guarded.query}")
     assert "***" not in said
     assert "check user and password" in said
 
 
 def test_a_password_in_the_query_is_not_shown_either(guarded: OwnServer) -> None:
-    said = told(f"postgresql://postgres@{guarded.query}&password={QUOTED}")
+    said = message_of(f"postgresql://postgres@{guarded.query}&password={QUOTED}")
     assert "check user and password" in said
     assert PASSWORD not in said
     assert QUOTED not in said
@@ -75,8 +75,8 @@ def test_the_right_password_works(guarded: OwnServer) -> None:
         assert [migration.version for migration in queue.migrate()] == [m.version for m in migrations.available()]
 
 
-def test_no_password_at_all_is_told(guarded: OwnServer) -> None:
-    assert "check user and password" in told(guarded.url)
+def test_no_password_at_all_is_reported(guarded: OwnServer) -> None:
+    assert "check user and password" in message_of(guarded.url)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_no_password_at_all_is_told(guarded: OwnServer) -> None:
     ],
 )
 def test_an_unreachable_host_is_named(url: str, reason: str, cure: str) -> None:
-    said = told(url.format(p=QUOTED))
+    said = message_of(url.format(p=QUOTED))
     assert reason in said
     assert cure in said
     assert "cannot use the database" in said
@@ -97,7 +97,7 @@ def test_an_unreachable_host_is_named(url: str, reason: str, cure: str) -> None:
 
 
 def test_a_missing_database_is_named(url: str) -> None:
-    said = told(url.replace("/postgres?", "/not_there?"))
+    said = message_of(url.replace("/postgres?", "/not_there?"))
     assert 'database "not_there" does not exist' in said
     assert "check the database and user in SQLQUEUE_URL" in said
 
@@ -141,7 +141,7 @@ def test_settings_reach_the_connections(url: str) -> None:
     database.close()
 
 
-def test_a_missing_schema_is_told_with_its_cure(url: str, spec: QueueSpec[Work]) -> None:
+def test_a_missing_schema_is_reported_with_its_cure(url: str, spec: QueueSpec[Work]) -> None:
     with SqlQueue(url, schema="not_made") as queue:
         calls = [
             lambda: queue.enqueue(spec, Work(n=1)),
@@ -157,7 +157,7 @@ def test_a_missing_schema_is_told_with_its_cure(url: str, spec: QueueSpec[Work])
                 call()
 
 
-def test_an_older_schema_is_told_with_its_cure_and_mended_by_it(
+def test_an_older_schema_is_reported_with_its_cure_and_mended_by_it(
     queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrations.available()
@@ -173,7 +173,7 @@ def test_an_older_schema_is_told_with_its_cure_and_mended_by_it(
     assert rows(queue, "SELECT n FROM {s}.later") == []
 
 
-def test_a_newer_schema_is_told_with_its_cure(queue: SqlQueue) -> None:
+def test_a_newer_schema_is_reported_with_its_cure(queue: SqlQueue) -> None:
     rows(queue, "INSERT INTO {s}.schema_version (version, name, serves_from) VALUES (9999, 'future', 9999)")
     for call in (lambda: migrations.check(queue.database), queue.migrate):
         with pytest.raises(SchemaTooNew, match=r"is at version 9999, .*pip install --upgrade dagster-sqlqueue"):
@@ -294,13 +294,13 @@ def test_every_statement_can_be_prepared_by_the_server(queue: SqlQueue) -> None:
 
 
 def test_a_terminated_connection_does_not_come_back(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    """What was cut off is told; the next call works, on a new connection."""
+    """What was cut off is reported; the next call works, on a new connection."""
     with pytest.raises(DatabaseUnavailable, match="terminating connection"):
         rows(queue, "SELECT pg_terminate_backend(pg_backend_pid())")
     assert queue.enqueue(spec, Work(n=1))
 
 
-def test_a_pool_that_is_used_up_is_told_with_its_cure(url: str) -> None:
+def test_a_pool_that_is_used_up_is_reported_with_its_cure(url: str) -> None:
     with (
         narrow_queue(url, "dagster_sqlqueue") as queue,
         queue.database.connection(),

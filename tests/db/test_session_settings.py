@@ -45,7 +45,7 @@ def shown(connection: "psycopg.Connection[Any]") -> list[str]:
     return list(found)
 
 
-def test_a_session_behind_a_pooler_is_told_nothing(queue: SqlQueue, pooled: SqlQueue, theirs: list[str]) -> None:
+def test_a_session_behind_a_pooler_is_not_set(queue: SqlQueue, pooled: SqlQueue, theirs: list[str]) -> None:
     with queue.database.connection() as connection:
         assert shown(connection) == OURS
     with pooled.database.connection() as connection:

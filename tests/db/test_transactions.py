@@ -207,7 +207,9 @@ def test_a_connection_of_another_driver_is_refused(queue: SqlQueue, spec: QueueS
     engine.dispose()
 
 
-def test_without_the_schema_the_callers_connection_is_told_too(url: str, theirs: Caller, spec: QueueSpec[Work]) -> None:
+def test_without_the_schema_the_callers_connection_has_the_same_error(
+    url: str, theirs: Caller, spec: QueueSpec[Work]
+) -> None:
     with SqlQueue(url, schema="nowhere") as queue:
         for put in (put_one, put_many):
             with pytest.raises(SchemaMissing, match="sqlqueue migrate"):

@@ -85,10 +85,10 @@ class Webserver:
         tags = [{"key": "dagster/partition", "value": day}] if one.partitioned else []
         launched = self._ask(LAUNCH, selector=one.selector, config=config, tags=tags)
         if launched["__typename"] != "LaunchRunSuccess":
-            return {"status": launched["__typename"], "told": json.dumps(launched)}
+            return {"status": launched["__typename"], "report": json.dumps(launched)}
         run = self._instance.get_run_by_id(launched["run"]["runId"])
         assert run is not None
-        return {"status": run.status.value, "told": "\n".join(self._failures(run.run_id))}
+        return {"status": run.status.value, "report": "\n".join(self._failures(run.run_id))}
 
     def _failures(self, run_id: str) -> Iterator[str]:
         for log in self._instance.all_logs(run_id):

@@ -156,7 +156,7 @@ def test_missing_unexpected_and_doubled_rows_are_found(due: pd.DataFrame) -> Non
     ]
 
 
-def test_whole_days_are_told_in_one_line(due: pd.DataFrame) -> None:
+def test_whole_days_are_reported_in_one_line(due: pd.DataFrame) -> None:
     accounts = int((due["day"] == LAST).sum())
     assert differences(due[due["day"] != LAST], due) == [f"{LAST}: missing, the whole day ({accounts} accounts)"]
     assert differences(due, due[due["day"] != LAST]) == [f"{LAST}: not expected, the whole day ({accounts} accounts)"]

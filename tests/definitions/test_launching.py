@@ -73,13 +73,16 @@ def verb(job: str) -> str:
 def test_every_job_opens_with_a_config_that_can_be_launched(launch: Launch) -> None:
     found = launch("--hurry", *LAUNCHED)
     assert set(found) >= {*LAUNCHED, *ASSETS}
-    for name, told in found.items():
+    for name, report in found.items():
         missing = ASKS.get(verb(name))
         wanted = [f'Missing required config entry "{missing}" at path root:ops:'] if missing else []
-        assert len(told["errors"]) == len(wanted), (name, told)
-        assert all(error.startswith(start) for error, start in zip(told["errors"], wanted, strict=True)), (name, told)
-        assert "url" not in told["config"], name
-        assert "****" not in told["config"], name
+        assert len(report["errors"]) == len(wanted), (name, report)
+        assert all(error.startswith(start) for error, start in zip(report["errors"], wanted, strict=True)), (
+            name,
+            report,
+        )
+        assert "url" not in report["config"], name
+        assert "****" not in report["config"], name
     assert {name: found[name]["status"] for name in LAUNCHED} == dict.fromkeys(LAUNCHED, "SUCCESS")
 
 
@@ -91,14 +94,14 @@ def test_every_job_is_launched_with_what_the_launchpad_fills_in(launch: Launch, 
         queue.enqueue_many(events, (NewJob(flight, id=job_id(flight)) for flight in read_flights(DAY, DAY)))
     found = launch()
     assert set(found) >= {*LAUNCHED, *ASSETS, "materialize_airport_daily", "daily_analytics_fanout_job"}
-    for name, told in found.items():
+    for name, report in found.items():
         if verb(name) in ASKS:
-            assert told["status"] == "RunConfigValidationInvalid", (name, told)
-            assert re.search(f'Missing required config entry .*"{ASKS[verb(name)]}', told["told"]), (name, told)
+            assert report["status"] == "RunConfigValidationInvalid", (name, report)
+            assert re.search(f'Missing required config entry .*"{ASKS[verb(name)]}', report["report"]), (name, report)
         elif verb(name) in REFUSES:
-            assert told["status"] == "FAILURE", (name, told)
-            assert REFUSES[verb(name)] in told["told"], (name, told)
+            assert report["status"] == "FAILURE", (name, report)
+            assert REFUSES[verb(name)] in report["report"], (name, report)
         else:
-            assert told["status"] == "SUCCESS", (name, told)
+            assert report["status"] == "SUCCESS", (name, report)
     with SqlQueue(url, schema=schema) as queue:
         assert [queue.depth(spec.name).live for spec in QUEUES] == [0, 0, 0]

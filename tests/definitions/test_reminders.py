@@ -197,12 +197,14 @@ def test_what_is_right_has_no_differences(right: pd.DataFrame, due: pd.DataFrame
         ("early", True, "was sent before its moment"),
     ],
 )
-def test_each_difference_is_told(right: pd.DataFrame, due: pd.DataFrame, column: str, value: object, line: str) -> None:
+def test_each_difference_is_reported(
+    right: pd.DataFrame, due: pd.DataFrame, column: str, value: object, line: str
+) -> None:
     right.loc[right["key"] == "US|1117|2013-01-31|500|EWR", column] = value
     assert reminder_differences(right, due) == [f"US|1117|2013-01-31|500|EWR: {line}"]
 
 
-def test_missing_doubled_and_unexpected_reminders_are_told(right: pd.DataFrame, due: pd.DataFrame) -> None:
+def test_missing_doubled_and_unexpected_reminders_are_reported(right: pd.DataFrame, due: pd.DataFrame) -> None:
     keys = right["key"].tolist()
     wrong = pd.concat([right.iloc[1:], right.iloc[[1]], right.iloc[[0]].assign(key="another")])
     assert reminder_differences(wrong, due) == [

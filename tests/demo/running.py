@@ -22,9 +22,9 @@ Refusal = Callable[..., str]
 
 
 def settings(home: Path, **more: str) -> dict[str, str]:
-    """What the demo is told by its environment: one day of flights."""
-    told = {"SQLQUEUE_HOME": str(home), "FLIGHTS": DAY, "SQLQUEUE_FANOUT_CRON": "* * * * *", "COLUMNS": "160"}
-    return {**told, **more}
+    """The demo's settings in its environment: one day of flights."""
+    given = {"SQLQUEUE_HOME": str(home), "FLIGHTS": DAY, "SQLQUEUE_FANOUT_CRON": "* * * * *", "COLUMNS": "160"}
+    return {**given, **more}
 
 
 def start(home: Path, module: str = "definitions.demo", **more: str) -> "subprocess.Popen[str]":

@@ -25,7 +25,7 @@ def refusal(request: pytest.FixtureRequest) -> Refusal:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("settings", "expected"),
     [
         ({"FLIGHTS": "2014-01"}, "2014-01"),
         ({"FLIGHTS": "soon"}, "soon"),
@@ -34,8 +34,10 @@ def refusal(request: pytest.FixtureRequest) -> Refusal:
         ({"SQLQUEUE_SCHEMA": "drop table"}, "'drop table' is not usable"),
     ],
 )
-def test_bad_settings_get_one_clear_line(tmp_path: Path, refusal: Refusal, told: dict[str, str], expected: str) -> None:
-    output = refusal(tmp_path, **told)
+def test_bad_settings_get_one_clear_line(
+    tmp_path: Path, refusal: Refusal, settings: dict[str, str], expected: str
+) -> None:
+    output = refusal(tmp_path, **settings)
     assert "error:" in output
     assert expected in output
     assert "Traceback" not in output

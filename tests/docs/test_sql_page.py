@@ -46,7 +46,7 @@ def test_the_page_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None
     assert [language for language, _ in blocks].count("js") == 1
     assert len(blocks) >= 8
     at = [language for language, _ in blocks].index("js")
-    told = psql(database, "".join(text for _, text in blocks[:at]))
+    output = psql(database, "".join(text for _, text in blocks[:at]))
     script = blocks[at][1]
     (tmp_path / "page.mjs").write_text(script)
     environment = {**os.environ, "SQLQUEUE_URL": node_url(database)}
@@ -54,8 +54,8 @@ def test_the_page_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None
         [NODE, "page.mjs"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, "")
-    told += psql(database, "".join(text for _, text in blocks[at + 1 :]))
-    lines = told.splitlines()
+    output += psql(database, "".join(text for _, text in blocks[at + 1 :]))
+    lines = output.splitlines()
     assert lines.count("f") == 1  # the heartbeat's answer; whatever else the page asks is as it says
     with SqlQueue(database) as queue:
         assert queue.archived("letters", since_seconds=3_600) == {"succeeded": 2}

@@ -134,10 +134,10 @@ def read(url: str, schema: str, batch: Batch) -> list[tuple[UUID, int, int]]:
 
 def consume(queue: SqlQueue, batch: Batch, jobs: Sequence[tuple[UUID, int, int]]) -> None:
     """Report what is bad, and publish the effects of the others."""
-    told = [(id, Reject("bad")) for id, n, _ in jobs if n == BAD]
-    told += [(id, Retry("again", after=0)) for id, n, attempt in jobs if n == AGAIN and attempt == 1]
-    batches.report(queue, batch, told)
-    good = [id for id, _, _ in jobs if id not in dict(told)]
+    reported = [(id, Reject("bad")) for id, n, _ in jobs if n == BAD]
+    reported += [(id, Retry("again", after=0)) for id, n, attempt in jobs if n == AGAIN and attempt == 1]
+    batches.report(queue, batch, reported)
+    good = [id for id, _, _ in jobs if id not in dict(reported)]
     with batches.publication(queue, batch, output={}) as transaction:
         insert = f'INSERT INTO "{queue.database.schema}".effect SELECT unnest(%s::uuid[])'
         transaction.connection.execute(insert.encode(), (good,))

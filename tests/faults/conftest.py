@@ -173,7 +173,7 @@ class Fleet:
         until(nothing_lives, "the end of the last job", WORKED_OFF)
 
     def forget_leases(self) -> None:
-        """When nothing is queued any more, end the leases that are left: above all those that nobody was told of."""
+        """When nothing is queued any more, end the leases that are left: above all those whose claim got no answer."""
         until(lambda: self.queued() == 0, "the claim of the last job", WORKED_OFF)
         make_due(self.queue)
 

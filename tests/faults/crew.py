@@ -116,7 +116,7 @@ def judge(
 
     Args:
         jobs: all of them.
-        notes: what the processes were told.
+        notes: what the processes were answered.
         events, tasks: by job.
         ended: of the archive: id, state, who did it, and the result.
         held: the live jobs that are.
@@ -131,11 +131,11 @@ def judge(
         elif note["event"] == "refused":
             wrong.append(f"{note['name']} could not do what nobody else can: {note['why']}")
     wrong += [f"two decided about job {id} at revision {no}" for (id, no), count in decided.items() if count > 1]
-    told: defaultdict[str, set[str]] = defaultdict(set)
+    answered: defaultdict[str, set[str]] = defaultdict(set)
     for note in notes:
         if note["event"] == "taken":
             for id in note["ids"]:
-                told[id].add(note["name"])
+                answered[id].add(note["name"])
     for id in jobs:
         try:
             state = replay(events.get(id, ()))
@@ -152,8 +152,8 @@ def judge(
         elif tasks.get(id) != state or ends[id] or id not in held:
             where = "held" if id in held else "not there"
             wrong.append(f"job {id} is {state}, and the table says {tasks.get(id)}; the job is {where}")
-        if told[str(id)] - set(takers):
-            wrong.append(f"job {id} was given to {told[str(id)]}, and its history says {dict(takers)}")
+        if answered[str(id)] - set(takers):
+            wrong.append(f"job {id} was given to {answered[str(id)]}, and its history says {dict(takers)}")
     return wrong
 
 

@@ -1,4 +1,4 @@
-"""Processes that submit what others submit too, and those that fill groups; and the judgement over who was told of what."""
+"""Processes that submit what others submit too, those that fill groups, and the judgement over who was notified of what."""
 
 import json
 import random
@@ -161,30 +161,30 @@ class Fill:
                 group = luck.choice(self.groups)
                 jobs = [NewJob(Work(n=luck.randint(0, 1_000)), id=uuid7()) for _ in range(luck.choice([1, 5, 40]))]
                 commits = luck.random() < 0.8
-                told = {"group": str(group), "ids": [str(job.id) for job in jobs]}
-                history.note("filling", **told)
+                filling = {"group": str(group), "ids": [str(job.id) for job in jobs]}
+                history.note("filling", **filling)
                 try:
                     with queue.database.connection() as connection, connection.transaction(force_rollback=not commits):
                         followers.enqueue_many(WORK, jobs, group=group, connection=connection)
                 except GroupClosed:
-                    history.note("late", **told)
+                    history.note("late", **filling)
                     continue
-                history.note("filled" if commits else "undone", **told)
+                history.note("filled" if commits else "undone", **filling)
 
 
 @verdict
 def judge_groups(
     histories: Sequence[Sequence[Mapping[str, Any]]],
-    told: Iterable[Mapping[str, Any]],
+    called: Iterable[Mapping[str, Any]],
     ended: Mapping[str, str],
     groups: Iterable[UUID],
 ) -> list[str]:
-    """What is wrong with groups that are closed and whose jobs have ended; nothing, if each was told once, of all that was
-    committed to it, as it ended.
+    """What is wrong with groups that are closed and whose jobs have ended; nothing, if each had one callback, of all
+    that was committed to it, as it ended.
 
     Args:
         histories: of those who filled them.
-        told: the payloads of the callbacks.
+        called: the payloads of the callbacks.
         ended: the states of the jobs that ended.
         groups: all of them.
     """
@@ -202,30 +202,30 @@ def judge_groups(
                 wrong.append(f"of the jobs {note['ids'][0]} and others, {len(note['ids']) - len(there)} never ended")
             case "undone" | "late" if there:
                 wrong.append(f"{len(there)} jobs were undone or too late, and ended")
-    callbacks = Counter(call["group_id"] for call in told)
-    wrong += [f"group {group} was told {callbacks[group]} times" for group in members if callbacks[group] != 1]
-    for call in told:
+    callbacks = Counter(call["group_id"] for call in called)
+    wrong += [f"group {group} was notified {callbacks[group]} times" for group in members if callbacks[group] != 1]
+    for call in called:
         states = Counter(ended[id] for id in members[call["group_id"]])
         said = {state: call[state] for state in ("succeeded", "failed", "cancelled")}
         if call["members"] != states.total() or any(states[state] != count for state, count in said.items()):
-            wrong.append(f"group {call['group_id']} was told of {said}, and its jobs ended as {dict(states)}")
+            wrong.append(f"group {call['group_id']} was notified of {said}, and its jobs ended as {dict(states)}")
     return wrong
 
 
 @verdict
 def judge(
     histories: Sequence[Sequence[Mapping[str, Any]]],
-    told: Iterable[tuple[str, str, str]],
+    called: Iterable[tuple[str, str, str]],
     ended: Iterable[tuple[str, str]],
     *,
     once: bool,
 ) -> list[str]:
-    """What is wrong with a race; nothing, if each submitter who had an answer was told of the end of his job, once, and
-    whoever had none was told once or never.
+    """What is wrong with a race; nothing, if each submitter who had an answer was notified of the end of its job, once, and
+    a submitter without one once or never.
 
     Args:
         histories: of the submitters, and of the consumers.
-        told: the callbacks: the id under which the job was sent, the job, its key.
+        called: the callbacks: the id under which the job was sent, the job, its key.
         ended: the jobs that ended, with their keys.
         once: whether each key was run once only.
     """
@@ -234,7 +234,7 @@ def judge(
     keys = {id: key for note in notes if note["event"] == "sending" for id, key in note["jobs"]}
     answered = {id: job for note in notes if note["event"] == "sent" for id, job in note["jobs"]}
     callbacks: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    for id, job, key in told:
+    for id, job, key in called:
         callbacks[id].append((job, key))
     ends = list(ended)
     key_of = dict(ends)
@@ -242,18 +242,18 @@ def judge(
     for id, key in keys.items():
         got = callbacks.pop(id, [])
         if id in answered and len(got) != 1:
-            wrong.append(f"{id} was answered, and told {len(got)} times")
+            wrong.append(f"{id} was answered, and notified {len(got)} times")
         elif len(got) > 1:
-            wrong.append(f"{id} was told {len(got)} times")
+            wrong.append(f"{id} was notified {len(got)} times")
         for job, their_key in got:
             if answered.get(id, job) != job or their_key != key or key_of.get(job) != key:
-                wrong.append(f"{id} of {key} was told of {job} of {their_key}, and had joined {answered.get(id)}")
+                wrong.append(f"{id} of {key} was notified of {job} of {their_key}, and had joined {answered.get(id)}")
         if not got and id in answered and answered[id] not in key_of:
             wrong.append(f"job {answered[id]} of {id} never ended")
-    wrong += [f"nobody had sent {id}, and it was told" for id in callbacks]
+    wrong += [f"nobody had sent {id}, and it was notified" for id in callbacks]
     for history in histories:
         for chunk in left_in_doubt(history):
-            doubtful = {id in answered or any(one[0] == id for one in told) for id, _ in chunk}
+            doubtful = {id in answered or any(one[0] == id for one in called) for id, _ in chunk}
             if len(doubtful) > 1:
                 wrong.append(f"of the jobs {chunk[0][0]} to {chunk[-1][0]}, sent at once, some were enqueued")
     if once:

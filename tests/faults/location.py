@@ -103,7 +103,7 @@ class Watched(SqlQueue):
 
 
 class WatchedLeases(Witness):
-    """The leases of a run, which writes down what it was told and passes by the gates."""
+    """The leases of a run, which writes down what it was answered and passes by the gates."""
 
     _claims = itertools.count(1)
 

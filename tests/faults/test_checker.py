@@ -53,12 +53,12 @@ RUNS: dict[str, tuple[list[dict[str, Any]], Tables]] = {
 
 
 @pytest.mark.parametrize("wrong", list(RUNS))
-def test_a_bad_run_is_told(wrong: str) -> None:
+def test_a_bad_run_is_found(wrong: str) -> None:
     more, left = RUNS[wrong]
     assert any(wrong in found for found in check([GOOD_HISTORY, more], left, drained=False))
 
 
-def test_what_was_not_finished_is_told_when_it_should_have_been() -> None:
+def test_what_was_not_finished_is_found_when_it_should_have_been() -> None:
     assert check([GOOD_HISTORY], Tables({"b": 0}, [("a", 2)], GOOD_AUDIT)) == ["1 jobs were not finished: b"]
 
 
@@ -133,6 +133,6 @@ BROKEN_BOUNDS: dict[str, tuple[Bounds, list[Audited]]] = {
 
 
 @pytest.mark.parametrize("wrong", list(BROKEN_BOUNDS))
-def test_bounds_that_were_broken_are_told(wrong: str) -> None:
+def test_bounds_that_were_broken_are_found(wrong: str) -> None:
     bounds, audit = BROKEN_BOUNDS[wrong]
     assert any(wrong in found for found in broken(audit, bounds))

@@ -1,4 +1,4 @@
-"""Submitters who race for the same keys and are killed, and groups whose consumers are: everybody is told, and told once."""
+"""Submitters who race for the same keys and are killed, and groups whose consumers are: everybody is notified, and once."""
 
 import contextlib
 import itertools
@@ -24,14 +24,14 @@ SEED = 7
 
 def verdict(fleet: Fleet, *, once: bool) -> list[str]:
     """What went wrong, by the histories and the database."""
-    told = rows(
+    called = rows(
         fleet.queue,
         "SELECT payload ->> 'submitted_id', payload ->> 'job_id', payload ->> 'unique_key'"
         " FROM {s}.job WHERE queue = 'ended'",
     )
     ended = rows(fleet.queue, "SELECT CAST(id AS text), unique_key FROM {s}.job_archive WHERE queue = 'work'")
     histories = [fleet.read(history) for history in fleet.processes]
-    return judge(histories, told, ended, once=once)  # type: ignore[arg-type]
+    return judge(histories, called, ended, once=once)  # type: ignore[arg-type]
 
 
 def live(fleet: Fleet) -> int:
@@ -90,7 +90,7 @@ def race(
     return alive
 
 
-def test_64_submitters_of_1000_keys_are_all_told_of_one_run_each(fleet: Fleet, tmp_path: Path) -> None:
+def test_64_submitters_of_1000_keys_are_all_notified_of_one_run_each(fleet: Fleet, tmp_path: Path) -> None:
     fleet.queue.create_queue(QueueSpec("ended", JobEnded))
     race(fleet, tmp_path / "go", keys=KEYS, most=sized(60, 200), processes=PROCESSES, kills=KILLS)
     fleet.join()
@@ -197,10 +197,10 @@ def test_groups_whose_fillers_and_consumers_are_killed(fleet: Fleet) -> None:
     fleet.dismiss(consumers)
     fleet.note(groups=len(ids))
 
-    told = [row[0] for row in rows(fleet.queue, "SELECT payload FROM {s}.job WHERE queue = 'ended'")]
+    called = [row[0] for row in rows(fleet.queue, "SELECT payload FROM {s}.job WHERE queue = 'ended'")]
     states = rows(fleet.queue, "SELECT CAST(id AS text), state FROM {s}.job_archive WHERE queue = 'work'")
     histories = [fleet.read(history) for history in fleet.processes]
-    assert judge_groups(histories, told, dict(states), ids) == []
+    assert judge_groups(histories, called, dict(states), ids) == []
     assert {state for _, state in states} == {"succeeded", "failed"}
     assert value(fleet.queue, "SELECT count(*) FROM {s}.group_tally") == 0
 
@@ -212,48 +212,48 @@ NOTES = [
     {"event": "handled", "id": "a"},
     {"event": "handled", "id": "x"},
 ]
-TOLD = [("a", "a", "k1"), ("b", "x", "k2")]
+CALLED = [("a", "a", "k1"), ("b", "x", "k2")]
 ENDED = [("a", "k1"), ("x", "k2")]
 DOUBT = [("c", "a", "k1"), ("d", "x", "k2")]
 
 
 def test_a_good_race_passes() -> None:
-    assert judge([NOTES], TOLD, ENDED, once=True) == []
-    assert judge([NOTES], TOLD + DOUBT, ENDED, once=True) == []
+    assert judge([NOTES], CALLED, ENDED, once=True) == []
+    assert judge([NOTES], CALLED + DOUBT, ENDED, once=True) == []
 
 
-def test_a_bad_race_is_told() -> None:
+def test_a_bad_race_is_found() -> None:
     twice = [*NOTES, {"event": "handled", "id": "a"}]
-    for notes, told, ended, why in (
-        (NOTES, TOLD[1:], ENDED, "a was answered, and told 0 times"),
-        (NOTES, TOLD * 2, ENDED, "a was answered, and told 2 times"),
-        (NOTES, TOLD + DOUBT * 2, ENDED, "c was told 2 times"),
-        (NOTES, TOLD + DOUBT[:1], ENDED, "some were enqueued"),
-        (NOTES, [*TOLD, ("e", "a", "k1")], ENDED, "nobody had sent e"),
-        (NOTES, [TOLD[0], ("b", "a", "k1")], ENDED, "and had joined x"),
-        (NOTES, TOLD, ENDED[:1], "and had joined x"),
-        (NOTES, TOLD[:1], ENDED[:1], "job x of b never ended"),
-        (NOTES, TOLD, ENDED * 2, "ended 2 times"),
-        (NOTES, TOLD, [*ENDED, ("y", "k2")], "k2 was run 2 times"),
-        (twice, TOLD, ENDED, "job a was handled 2 times"),
+    for notes, called, ended, why in (
+        (NOTES, CALLED[1:], ENDED, "a was answered, and notified 0 times"),
+        (NOTES, CALLED * 2, ENDED, "a was answered, and notified 2 times"),
+        (NOTES, CALLED + DOUBT * 2, ENDED, "c was notified 2 times"),
+        (NOTES, CALLED + DOUBT[:1], ENDED, "some were enqueued"),
+        (NOTES, [*CALLED, ("e", "a", "k1")], ENDED, "nobody had sent e"),
+        (NOTES, [CALLED[0], ("b", "a", "k1")], ENDED, "and had joined x"),
+        (NOTES, CALLED, ENDED[:1], "and had joined x"),
+        (NOTES, CALLED[:1], ENDED[:1], "job x of b never ended"),
+        (NOTES, CALLED, ENDED * 2, "ended 2 times"),
+        (NOTES, CALLED, [*ENDED, ("y", "k2")], "k2 was run 2 times"),
+        (twice, CALLED, ENDED, "job a was handled 2 times"),
     ):
-        assert any(why in found for found in judge([notes], told, ended, once=True)), why
+        assert any(why in found for found in judge([notes], called, ended, once=True)), why
 
 
-def test_a_bad_group_is_told() -> None:
+def test_a_bad_group_is_found() -> None:
     (group,) = ids = [uuid7()]
     filled = [{"event": kind, "group": str(group), "ids": ["a", "b"]} for kind in ("filling", "filled")]
     undone = [{"event": kind, "group": str(group), "ids": ["c"]} for kind in ("filling", "undone")]
     call = {"group_id": str(group), "members": 2, "succeeded": 1, "failed": 1, "cancelled": 0}
     ends = {"a": "succeeded", "b": "failed"}
     assert judge_groups([filled, undone], [call], ends, ids) == []
-    for notes, told, ended, why in (
-        (filled, [], ends, "was told 0 times"),
-        (filled, [call, call], ends, "was told 2 times"),
+    for notes, called, ended, why in (
+        (filled, [], ends, "was notified 0 times"),
+        (filled, [call, call], ends, "was notified 2 times"),
         (filled, [{**call, "failed": 0, "succeeded": 2}], ends, "and its jobs ended as"),
         (filled, [{**call, "members": 3}], ends, "and its jobs ended as"),
         (filled, [call], {"a": "succeeded"}, "some were enqueued"),
         (filled, [call], {}, "never ended"),
         (undone, [call], {**ends, "c": "failed"}, "were undone or too late, and ended"),
     ):
-        assert any(why in found for found in judge_groups([notes], told, ended, ids)), why
+        assert any(why in found for found in judge_groups([notes], called, ended, ids)), why

@@ -61,15 +61,15 @@ def test_a_hundred_kills_lose_nothing_and_end_nothing_twice(fleet: Fleet) -> Non
     fleet.dismiss(alive)
 
     claimed = "SELECT count(*) FROM {s}.audit WHERE kind = 'claim'"
-    untold = value(fleet.queue, claimed) - sum(len(event["jobs"]) for event in fleet.all("claimed"))
-    fleet.note(claims_that_nobody_was_told_of=untold, seed=SEED)
+    unanswered = value(fleet.queue, claimed) - sum(len(event["jobs"]) for event in fleet.all("claimed"))
+    fleet.note(claims_without_an_answer=unanswered, seed=SEED)
     assert fleet.verdict() == []
     enqueued = sum(len(event["ids"]) for event in fleet.supplies())
     assert fleet.queue.archived("work", since_seconds=SINCE) == {"succeeded": enqueued}
     assert enqueued >= JOBS
     if FULL:
-        # Some of so many kills fell between a commit and its answer: nobody was told, and the database knew.
-        assert untold > 0
+        # Some of so many kills fell between a commit and its answer: nobody had it, and the database knew.
+        assert unanswered > 0
 
 
 def test_a_kill_beside_a_batch_claimed_ahead_loses_neither_and_spends_no_attempt(fleet: Fleet, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_a_new_key_waits_for_no_more_than_its_share_of_the_others(
 def test_the_judge_sees_a_key_that_sleeps_for_ever(fleet: Fleet, turns: dict[str, object]) -> None:
     fleet.queue.create_queue(replace(ORDERED, **turns))  # type: ignore[arg-type]
     fleet.enqueue(10, key=lambda _: "k")
-    fleet.start(plant="room that nobody is told of", linger_seconds=LINGER)
+    fleet.start(plant="turns that nobody is given", linger_seconds=LINGER)
     until(lambda: asleep(fleet.queue) == ["k"])
 
 

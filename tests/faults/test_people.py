@@ -102,7 +102,7 @@ def test_a_good_run_passes() -> None:
     assert judge([JOB], NOTES, {JOB: [OPENED, TAKEN, DONE]}, {}, ENDED, set()) == []
 
 
-def test_a_bad_run_is_told() -> None:
+def test_a_bad_run_is_found() -> None:
     history = {JOB: [OPENED, TAKEN, DONE]}
     approved = {"event": "approved", "id": str(JOB), "revision": 3}
     other = {"event": "taken", "name": "bert", "ids": [str(JOB)]}

@@ -1,5 +1,5 @@
 """Consumers that say how far they are and are killed, waits in other processes of which some are killed: everybody who lives
-is told every end once, as it was, and nothing is left of the others.
+is notified of every end once, as it was, and nothing is left of the others.
 """
 
 import random
@@ -15,7 +15,7 @@ SEED = 7
 WAITS = "SELECT count(*) FROM {s}.follower"
 
 
-def test_everybody_who_waits_is_told(fleet: Fleet) -> None:
+def test_everybody_who_waits_is_answered(fleet: Fleet) -> None:
     luck = random.Random(SEED)
     fleet.enqueue(JOBS)
     ids = [str(row[0]) for row in rows(fleet.queue, "SELECT id FROM {s}.job ORDER BY id")]
@@ -24,7 +24,7 @@ def test_everybody_who_waits_is_told(fleet: Fleet) -> None:
     fleet.ready(list(waits))
     until(lambda: value(fleet.queue, WAITS) >= len(waits) * JOBS // 3)
     victim, its_share = next(iter(waits.items()))
-    # It is not told of all before it is killed, however soon the others end.
+    # It does not know of all before it is killed, however soon the others end.
     due = "UPDATE {s}.job SET available_at = CAST(%s AS timestamptz) WHERE id = CAST(%s AS uuid)"
     rows(fleet.queue, due, "9000-01-01", its_share[0])
     working = {"lease_seconds": 1.0, "batch_size": 10, "pause": 0.005, "outcomes": "failing", "reports": True}
@@ -51,14 +51,14 @@ def test_everybody_who_waits_is_told(fleet: Fleet) -> None:
     assert len(ends) == JOBS
     assert {state for state, _ in ends.values()} == {"succeeded", "failed"}
     for history, share in waits.items():
-        told = {end["id"]: (end["state"], end["result"]) for end in fleet.read(history, "told")}
-        assert len(told) == len(fleet.read(history, "told"))
-        assert told.items() <= ends.items()
+        answered = {end["id"]: (end["state"], end["result"]) for end in fleet.read(history, "answered")}
+        assert len(answered) == len(fleet.read(history, "answered"))
+        assert answered.items() <= ends.items()
         if history != victim:
-            assert told.keys() == set(share)
-            ((all_told),) = fleet.read(history, "all told")
-            assert all_told["states"] == [ends[id][0] for id in share]
-    assert len(fleet.read(victim, "all told")) == 0
+            assert answered.keys() == set(share)
+            ((all_answered),) = fleet.read(history, "all answered")
+            assert all_answered["states"] == [ends[id][0] for id in share]
+    assert len(fleet.read(victim, "all answered")) == 0
     # The victim's waits went with the ends of its jobs, and no word about any job outlived it.
     assert value(fleet.queue, WAITS) == 0
     assert rows(fleet.queue, "SELECT FROM {s}.job_progress") == []

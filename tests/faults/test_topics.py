@@ -107,15 +107,15 @@ def happened(found: Run) -> bool:
     """Whether there was all of what the judgement is about."""
     events = [event for history in found.histories.values() for event in history]
     kinds = Counter(event["event"] for event in events)
-    told = {n for event in events if event["event"] == "published" for n in event["numbers"]}
-    late = [n for n in told if not found.jobs[COPY_NAMES[2], n]]
+    published = {n for event in events if event["event"] == "published" for n in event["numbers"]}
+    late = [n for n in published if not found.jobs[COPY_NAMES[2], n]]
     return (
         kinds["published"] >= PUBLISHED
         and min(kinds["subscribed"], kinds["unsubscribed"]) >= CHANGES
         and any(begun(history) for history in found.ended)
         and sum(event["duplicates"] for event in events if event["event"] == "published") >= DUPLICATES
         and {name for name, _ in found.jobs} == set(NAMES)
-        and 0 < len(late) < len(told)
+        and 0 < len(late) < len(published)
     )
 
 
@@ -127,8 +127,8 @@ def test_killed_publishers_and_changing_subscriptions(fleet: Fleet) -> None:
 
 
 def sent_again(fleet: Fleet, tmp_path: Path, plant: str | None) -> Run:
-    """Messages that are sent again, for their publisher was killed before he was told: others compete by then, and the jobs
-    of the first time have ended.
+    """Messages that are sent again, for their publisher was killed before it had an answer: others compete by then, and the
+    jobs of the first time have ended.
     """
     topics = Topics(fleet.queue)
     for name in NAMES:
@@ -155,8 +155,8 @@ def sent_again(fleet: Fleet, tmp_path: Path, plant: str | None) -> Run:
 
 def test_messages_that_are_sent_again_land_once(fleet: Fleet, tmp_path: Path) -> None:
     found = sent_again(fleet, tmp_path, None)
-    (told,) = [event for history in found.histories.values() for event in history if event["event"] == "published"]
-    assert len(told["numbers"]) == len({number for _, number in found.jobs}) == 60
+    (published,) = [event for history in found.histories.values() for event in history if event["event"] == "published"]
+    assert len(published["numbers"]) == len({number for _, number in found.jobs}) == 60
     assert judge(found) == []
 
 
@@ -211,6 +211,6 @@ BAD: dict[str, dict[tuple[str, int], int]] = {
 
 
 @pytest.mark.parametrize("wrong", list(BAD))
-def test_a_bad_run_is_told(wrong: str) -> None:
+def test_a_bad_run_is_found(wrong: str) -> None:
     jobs = {key: count for key, count in {**GOOD, **BAD[wrong]}.items() if count}
     assert any(wrong in found for found in judge(made_up(jobs)))

@@ -78,14 +78,14 @@ def message(n: int, id: UUID) -> Message[Any]:
 
 
 def begun(history: Path | None) -> list[tuple[int, UUID]]:
-    """What the publisher of a history had begun and not been told about, when it was killed."""
+    """What the publisher of a history had begun and had no answer for, when it was killed."""
     if history is None or not history.exists():
         return []
     text = history.read_text()
     events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    told = {n for event in events if event["event"] == "published" for n in event["numbers"]}
+    published = {n for event in events if event["event"] == "published" for n in event["numbers"]}
     doubtful = {n: UUID(id) for event in events if event["event"] == "publishing" for n, id in event["messages"]}
-    return [(n, id) for n, id in doubtful.items() if n not in told]
+    return [(n, id) for n, id in doubtful.items() if n not in published]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Publish:
         duplicates = 0
         if way == 0 or again or hang_until:
             duplicates = topics.publish_many(TOPIC, messages).duplicates
-            # It may be killed when all is done and nobody was told.
+            # It may be killed when all is done and nobody has the answer.
             threading.Event().wait(0 if again else luck.uniform(0, 0.05))
             if hang_until:
                 wait_for(hang_until)
@@ -231,7 +231,7 @@ def judge(run: Run) -> list[str]:
     """
     surely, perhaps = _standing(event for events in run.histories.values() for event in events)
     first: dict[int, float] = {}
-    told: dict[int, float] = {}
+    published: dict[int, float] = {}
     dead: dict[int, float] = {}
     batches: list[list[int]] = []
     for history, events in run.histories.items():
@@ -242,12 +242,12 @@ def judge(run: Run) -> list[str]:
                     first.setdefault(n, event["at"])
                     dead[n] = run.ended[history]
             elif event["event"] == "published":
-                told.update(dict.fromkeys(event["numbers"], event["at"]))
+                published.update(dict.fromkeys(event["numbers"], event["at"]))
     wrong: list[str] = []
     landed = {number for _, number in run.jobs}
     for n, began in first.items():
-        span = Span(began, told.get(n, dead[n]))
-        if n in told or n in landed:
+        span = Span(began, published.get(n, dead[n]))
+        if n in published or n in landed:
             wrong += _missing(run, n, span, surely)
         wrong += _too_many(run, n, span, perhaps)
     for batch in batches:

@@ -80,7 +80,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     "a turn without its lock": ("key_try", "pg_try_advisory_xact_lock(", "0 <= int4larger("),
     "a key that may run one more": ("key_turns", "free.ids[1:free.places]", "free.ids[1:free.places + 1]"),
     "a turn for whoever comes": ("key_turns", "WHERE free.first IS NULL OR free.head = free.first", ""),
-    "room that nobody is told of": ("key_promote", "AS promoted (id)", "AS promoted (id) LIMIT 0"),
+    "turns that nobody is given": ("key_promote", "AS promoted (id)", "AS promoted (id) LIMIT 0"),
 }
 """Bugs by name: the statement, what is taken out of it, and what is put there."""
 
@@ -149,7 +149,7 @@ class History:
 
 
 class Witness(Around):
-    """The leases of a queue, which writes down what it was told by the database."""
+    """The leases of a queue, which writes down what the database answered."""
 
     def __init__(self, leases: Leases, history: History, task: "Task | None" = None) -> None:
         super().__init__(leases)
@@ -379,14 +379,14 @@ def await_ends(task: Task) -> None:
 
     def one(id: str) -> None:
         outcome = results.wait(id, timeout_seconds=2 * PATIENCE)
-        history.note("told", id=id, state=outcome.state, result=outcome.result)
+        history.note("answered", id=id, state=outcome.state, result=outcome.result)
 
     with SqlQueue(task.url, schema=task.schema) as queue, Results(queue) as results, ThreadPoolExecutor(8) as pool:
         history.note("ready")
         together = pool.submit(results.wait_many, task.ids, timeout_seconds=2 * PATIENCE)
         for _ in pool.map(one, task.ids):
             pass
-        history.note("all told", states=[outcome.state for outcome in together.result().values()])
+        history.note("all answered", states=[outcome.state for outcome in together.result().values()])
 
 
 def produce(task: Task) -> None:

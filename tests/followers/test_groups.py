@@ -1,4 +1,4 @@
-"""Groups: filled by several transactions, told of once, with counts by outcome."""
+"""Groups: filled by several transactions, notified of once, with counts by outcome."""
 
 import threading
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups, 
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.selection import Selection
-from tests.followers.support import groups_told
+from tests.followers.support import ended_groups
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, rows, until, value
 from tests.support.few import few
@@ -46,7 +46,7 @@ def test_the_last_end_tells_the_counts(
     seen: list[Sequence[GroupEnded]] = []
 
     def handler(job: Any) -> Any:
-        seen.append(groups_told(queue))
+        seen.append(ended_groups(queue))
         return mixed(job)
 
     before = groups.group(group)
@@ -54,7 +54,7 @@ def test_the_last_end_tells_the_counts(
     groups.close(group)
     Consumer(queue, spec, handler, mode=mode, batch_size=100).drain()
     assert seen == [[]] * 700
-    (end,) = groups_told(queue)
+    (end,) = ended_groups(queue)
     after = groups.group(group)
     assert end == GroupEnded(
         group_id=group,
@@ -77,12 +77,12 @@ def test_a_group_whose_jobs_have_all_ended_ends_when_it_is_closed(
     group = groups.open(Callback("ended"))
     followers.enqueue_many(spec, [Work(n=0), Work(n=4)], group=group)
     Consumer(queue, spec, mixed).drain()
-    assert groups_told(queue) == []
+    assert ended_groups(queue) == []
     assert groups.group(group).pending == 0
     groups.close(group)
-    assert [end.succeeded for end in groups_told(queue)] == [2]
+    assert [end.succeeded for end in ended_groups(queue)] == [2]
     groups.close(group)
-    assert len(groups_told(queue)) == 1
+    assert len(ended_groups(queue)) == 1
 
 
 def test_an_empty_group_ends_when_it_is_closed(queue: SqlQueue, groups: Groups) -> None:
@@ -91,7 +91,7 @@ def test_an_empty_group_ends_when_it_is_closed(queue: SqlQueue, groups: Groups) 
     for one in (group, silent):
         groups.close(one)
         assert groups.group(one).ended_at
-    (end,) = groups_told(queue)
+    (end,) = ended_groups(queue)
     assert (end.group_id, end.members) == (group, 0)
 
 
@@ -113,7 +113,7 @@ def test_in_one_transaction(
                 connection.rollback()
     assert [found.members for found in groups.groups()] == [4]
     Consumer(queue, spec, lambda job: None).drain()
-    assert [end.succeeded for end in groups_told(queue)] == [4]
+    assert [end.succeeded for end in ended_groups(queue)] == [4]
 
 
 def test_jobs_that_are_there_are_added(
@@ -136,7 +136,7 @@ def test_jobs_that_are_there_are_added(
     groups.add(group, [])
     groups.close(group)
     Consumer(queue, spec, lambda job: None).drain()
-    assert [(end.members, end.succeeded, end.cancelled) for end in groups_told(queue)] == [(2, 1, 1)]
+    assert [(end.members, end.succeeded, end.cancelled) for end in ended_groups(queue)] == [(2, 1, 1)]
 
 
 def test_a_job_of_several_groups(queue: SqlQueue, spec: QueueSpec[Work], groups: Groups) -> None:
@@ -147,7 +147,7 @@ def test_a_job_of_several_groups(queue: SqlQueue, spec: QueueSpec[Work], groups:
         groups.add(group, [job_id])
         groups.close(group)
     Consumer(queue, spec, lambda job: None).drain()
-    assert {end.group_id for end in groups_told(queue)} == set(many)
+    assert {end.group_id for end in ended_groups(queue)} == set(many)
 
 
 def test_what_was_brought_back_counts_as_it_ended_first(
@@ -164,7 +164,7 @@ def test_what_was_brought_back_counts_as_it_ended_first(
     groups.add(group, [job.id])
     rows(queue, "UPDATE {s}.job SET available_at = now()")
     assert Consumer(queue, spec, lambda job: None).drain().succeeded == 2
-    assert [(end.succeeded, end.failed) for end in groups_told(queue)] == [(1, 1)]
+    assert [(end.succeeded, end.failed) for end in ended_groups(queue)] == [(1, 1)]
 
 
 def test_a_closed_group_takes_nothing_new_and_what_is_sent_again(
@@ -180,7 +180,7 @@ def test_a_closed_group_takes_nothing_new_and_what_is_sent_again(
         groups.close(group)
         if round_:
             Consumer(queue, spec, lambda job: None).drain()
-    assert len(groups_told(queue)) == 1
+    assert len(ended_groups(queue)) == 1
     other = queue.enqueue(spec, Work(n=2))
     assert other
     with pytest.raises(GroupClosed, match=f"group {group} is closed, and 1 of the jobs are none of it"):
@@ -208,10 +208,10 @@ def test_closing_waits_for_who_is_adding(
         connection.commit()
         closing.join(PATIENCE)
     assert not closing.is_alive()
-    assert groups_told(queue) == []
+    assert ended_groups(queue) == []
     assert groups.group(group).pending == 1
     Consumer(queue, spec, lambda job: None).drain()
-    assert [end.succeeded for end in groups_told(queue)] == [2]
+    assert [end.succeeded for end in ended_groups(queue)] == [2]
 
 
 def test_an_end_that_is_rolled_back_counts_nothing(
@@ -230,7 +230,7 @@ def test_an_end_that_is_rolled_back_counts_nothing(
     found = groups.group(group)
     assert (found.succeeded, found.pending) == (2, 2)
     queue.complete([jobs[1], jobs[3]])
-    assert [end.succeeded for end in groups_told(queue)] == [4]
+    assert [end.succeeded for end in ended_groups(queue)] == [4]
 
 
 def test_what_is_refused(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, groups: Groups) -> None:

@@ -1,4 +1,4 @@
-"""Inside the caller's own transaction, awaited or not: rolled back means never enqueued, and nobody is told."""
+"""Inside the caller's own transaction, awaited or not: rolled back means never enqueued, and nobody is notified."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownGroup, UnknownQueue
 from dagster_sqlqueue.followers import Callback, Followers, Groups, SubmittedMany
-from tests.followers.support import told
+from tests.followers.support import ended_jobs
 from tests.support import Work, value
 
 ENDED = Callback("ended")
@@ -39,7 +39,7 @@ def test_it_stands_or_falls_with_the_callers_transaction(
         else:
             theirs.rollback()
     Consumer(queue, spec, lambda job: None).drain()
-    assert len(told(queue)) == 10
+    assert len(ended_jobs(queue)) == 10
     (found,) = groups.groups()
     assert (found.members, found.succeeded, bool(found.ended_at)) == (4, 4, True)
 
@@ -127,7 +127,7 @@ def test_awaited_in_a_pipeline(queue: SqlQueue, spec: QueueSpec[Work], followers
 
     awaited(url, work)
     Consumer(queue, spec, lambda job: None).drain()
-    assert len(told(queue)) == 1 + 8 + 8
+    assert len(ended_jobs(queue)) == 1 + 8 + 8
 
 
 def test_wrong_connections_are_named(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, url: str) -> None:

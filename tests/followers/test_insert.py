@@ -11,7 +11,7 @@ from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownJob, UnknownQueue
 from dagster_sqlqueue.followers import Callback, Followers, JobEnded, Submitted, SubmittedMany
 from dagster_sqlqueue.queue.selection import Selection
-from tests.followers.support import told
+from tests.followers.support import ended_jobs
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, rows, value
 
@@ -43,7 +43,7 @@ def test_the_second_joins_the_first(queue: SqlQueue, spec: QueueSpec[Work], foll
     assert first.job_id
     assert len(followers.of(first.job_id)) == 2
     assert work_off(queue, spec) == 1
-    assert sorted((end.context, end.job_id) for end in told(queue)) == [("ada", first.id), ("bob", first.id)]
+    assert sorted((end.context, end.job_id) for end in ended_jobs(queue)) == [("ada", first.id), ("bob", first.id)]
 
 
 def test_the_same_callback_of_two_submitters_is_two(
@@ -52,7 +52,7 @@ def test_the_same_callback_of_two_submitters_is_two(
     for n in range(2):
         followers.enqueue(spec, keyed(n), callbacks=Callback("ended"))
     work_off(queue, spec)
-    assert len(told(queue)) == 2
+    assert len(ended_jobs(queue)) == 2
 
 
 def test_a_running_job_is_joined_and_its_lease_is_not_disturbed(
@@ -66,7 +66,7 @@ def test_a_running_job_is_joined_and_its_lease_is_not_disturbed(
     assert rows(queue, "SELECT lease_no, available_at, attempt, state FROM {s}.job") == before
     assert queue.heartbeat([job], lease_seconds=300).held == {job.id}
     queue.complete([job])
-    assert [end.context for end in told(queue)] == ["bob"]
+    assert [end.context for end in ended_jobs(queue)] == ["bob"]
 
 
 def test_a_heartbeat_does_not_wait_for_who_joins_a_followed_job(
@@ -83,7 +83,7 @@ def test_a_heartbeat_does_not_wait_for_who_joins_a_followed_job(
 
             assert len(Transaction(other, queue.database).run("heartbeat", parameters)) == 1
     queue.complete([job])
-    assert len(told(queue)) == 2
+    assert len(ended_jobs(queue)) == 2
 
 
 def test_after_the_end_the_key_is_free(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
@@ -92,7 +92,7 @@ def test_after_the_end_the_key_is_free(queue: SqlQueue, spec: QueueSpec[Work], f
     second = followers.enqueue(spec, keyed(1), callbacks=mine("bob"))
     assert second.inserted
     work_off(queue, spec)
-    assert [(end.context, end.job_id) for end in told(queue)] == [("ada", first.id), ("bob", second.id)]
+    assert [(end.context, end.job_id) for end in ended_jobs(queue)] == [("ada", first.id), ("bob", second.id)]
 
 
 def test_ignore_leaves_out_and_tells_nobody(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
@@ -100,7 +100,7 @@ def test_ignore_leaves_out_and_tells_nobody(queue: SqlQueue, spec: QueueSpec[Wor
     left = followers.enqueue(spec, keyed(2), callbacks=mine("bob"), on_conflict="ignore")
     assert (left.job_id, left.inserted, left.merged) == (None, False, False)
     work_off(queue, spec)
-    assert [end.context for end in told(queue)] == ["ada"]
+    assert [end.context for end in ended_jobs(queue)] == ["ada"]
 
 
 def test_many_are_merged_with_each_other_and_with_what_is_there(
@@ -111,7 +111,7 @@ def test_many_are_merged_with_each_other_and_with_what_is_there(
     done = followers.enqueue_many(spec, jobs, callbacks=mine("many"))
     assert done == SubmittedMany(inserted=5, merged=7, duplicates=0)
     assert work_off(queue, spec) == 6
-    contexts = [end.context for end in told(queue)]
+    contexts = [end.context for end in ended_jobs(queue)]
     assert (contexts.count("first"), contexts.count("many")) == (1, 12)
 
 
@@ -131,14 +131,14 @@ def test_a_merged_job_that_is_sent_again_lands_once(
     again = followers.enqueue(spec, keyed(2, id=own), callbacks=mine("bob"))
     assert again == Submitted(own, first.id, False)
     work_off(queue, spec)
-    assert sorted(str(end.context) for end in told(queue)) == ["ada", "bob", *(["cy"] if taken else [])]
+    assert sorted(str(end.context) for end in ended_jobs(queue)) == ["ada", "bob", *(["cy"] if taken else [])]
     assert count(queue) == 0
 
 
 @pytest.mark.parametrize("on_conflict", ["ignore", "merge"])
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("done_with", [False, True])
-def test_a_job_that_is_sent_again_is_told_of_once(
+def test_a_job_that_is_sent_again_is_notified_once(
     queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, ended: bool, on_conflict: Any, done_with: bool
 ) -> None:
     own = uuid7()
@@ -224,7 +224,7 @@ def test_following_a_live_job(queue: SqlQueue, spec: QueueSpec[Work], followers:
     assert {(one.queue, tuple(one.states)) for one in followed} == {("ended", ("succeeded", "failed", "cancelled"))}
     assert len(followed) == 2
     work_off(queue, spec)
-    assert sorted(str(end.context) for end in told(queue)) == ["ada", "bob"]
+    assert sorted(str(end.context) for end in ended_jobs(queue)) == ["ada", "bob"]
 
 
 def test_following_an_ended_job_tells_at_once(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
@@ -232,14 +232,14 @@ def test_following_an_ended_job_tells_at_once(queue: SqlQueue, spec: QueueSpec[W
     assert job_id
     work_off(queue, spec)
     assert not followers.follow(job_id, mine("ada"))
-    assert [end.context for end in told(queue)] == ["ada"]
+    assert [end.context for end in ended_jobs(queue)] == ["ada"]
     followers.follow(job_id, mine("ada"))
     Consumer(queue, QueueSpec("ended", JobEnded), lambda job: None).drain()
     followers.follow(job_id, mine("ada"))
-    assert told(queue) == []
+    assert ended_jobs(queue) == []
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 0
     followers.follow(job_id, Callback("ended", states=["failed"]))
-    assert told(queue) == []
+    assert ended_jobs(queue) == []
 
 
 def test_following_what_is_not_there(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
@@ -258,7 +258,7 @@ def test_following_what_is_not_there(queue: SqlQueue, spec: QueueSpec[Work], fol
     queue.cancel("work", Selection(ids=[job_id]))
     with pytest.raises(UnknownQueue, match="no queue 'nosuch'"):
         followers.follow(job_id, [mine("ada"), Callback("nosuch")])
-    assert told(queue) == []
+    assert ended_jobs(queue) == []
 
 
 def test_a_merge_in_a_keyed_queue(queue: SqlQueue, followers: Followers) -> None:
@@ -271,4 +271,4 @@ def test_a_merge_in_a_keyed_queue(queue: SqlQueue, followers: Followers) -> None
     seen: list[int] = []
     Consumer(queue, ordered, lambda job: seen.append(job.payload.n)).drain()
     assert seen == [0, 1, 2]
-    assert sorted(str(end.context) for end in told(queue)) == ["ada0", "ada1", "ada2", "bob0", "bob1", "bob2"]
+    assert sorted(str(end.context) for end in ended_jobs(queue)) == ["ada0", "ada1", "ada2", "bob0", "bob1", "bob2"]

@@ -7,7 +7,7 @@ import psycopg
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.followers import Callback, Followers, GroupEnded, Groups
-from tests.followers.support import groups_told, told
+from tests.followers.support import ended_groups, ended_jobs
 from tests.support import Work, claim, rows, value
 
 
@@ -29,7 +29,7 @@ def test_groups_that_ended_long_ago_go(queue: SqlQueue, spec: QueueSpec[Work], f
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 6
 
 
-def test_who_was_not_seen_is_told_later(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_who_was_not_seen_is_notified_later(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     """A transaction with a stricter isolation ends the job; a follower came after it had begun."""
     followers.enqueue(spec, NewJob(Work(n=1), unique_key="k"), callbacks=Callback("ended", context="first"))
     (job,) = claim(queue)
@@ -40,14 +40,16 @@ def test_who_was_not_seen_is_told_later(queue: SqlQueue, spec: QueueSpec[Work], 
             followers.enqueue(spec, NewJob(Work(n=2), unique_key="k"), callbacks=Callback("ended", context="second"))
             queue.complete([job], executor=Transaction(connection, queue.database))
         connection.isolation_level = None
-    assert [end.context for end in told(queue)] == ["first"]
+    assert [end.context for end in ended_jobs(queue)] == ["first"]
     assert queue.maintain().expired_removed == 1
-    assert sorted(str(end.context) for end in told(queue)) == ["first", "second"]
+    assert sorted(str(end.context) for end in ended_jobs(queue)) == ["first", "second"]
     assert queue.maintain().expired_removed == 0
-    assert len(told(queue)) == 2
+    assert len(ended_jobs(queue)) == 2
 
 
-def test_however_many_were_left_out_they_are_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_however_many_were_left_out_they_are_notified(
+    queue: SqlQueue, spec: QueueSpec[Work], followers: Followers
+) -> None:
     """Behind more of them who are still waiting than are looked at in one transaction."""
     later = datetime(2999, 1, 1, tzinfo=UTC)
     followers.enqueue_many(
@@ -58,9 +60,9 @@ def test_however_many_were_left_out_they_are_told(queue: SqlQueue, spec: QueueSp
     )
     rows(queue, "UPDATE {s}.job SET followed = false WHERE run_at < %s", later)
     Consumer(queue, spec, lambda job: None, batch_size=500).drain()
-    assert told(queue) == []
+    assert ended_jobs(queue) == []
     assert queue.maintain().expired_removed == 5_000
-    ends = told(queue)
+    ends = ended_jobs(queue)
     assert len({end.job_id for end in ends}) == len(ends) == 2_500
     assert {str(end.context) for end in ends} == {"left"}
     assert queue.maintain().expired_removed == 0
@@ -91,10 +93,10 @@ def test_a_job_that_was_deleted_by_hand_is_waited_for_no_more(
     groups.close(group)
     rows(queue, "DELETE FROM {s}.job WHERE id = %s", lost.job_id)
     Consumer(queue, spec, lambda job: None).drain()
-    assert groups_told(queue, "runs") == []
+    assert ended_groups(queue, "runs") == []
     assert queue.maintain().expired_removed == 2
-    assert [(end.members, end.succeeded) for end in groups_told(queue, "runs")] == [(1, 1)]
-    assert told(queue) == []
+    assert [(end.members, end.succeeded) for end in ended_groups(queue, "runs")] == [(1, 1)]
+    assert ended_jobs(queue) == []
 
 
 def test_what_is_live_is_left_alone(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:

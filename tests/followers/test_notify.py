@@ -20,7 +20,7 @@ from dagster_sqlqueue.queue.job_admin import Completed
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.spark import batches
-from tests.followers.support import groups_told, told
+from tests.followers.support import ended_groups, ended_jobs
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, make_due, rows, until, value
 from tests.support.armed import armed
@@ -98,7 +98,7 @@ ENDS: dict[str, tuple[Callable[[SqlQueue, QueueSpec[Work], UUID], None], str, ob
     "batch_settle": (_batch_settle, "succeeded", {"paid": True}, None, 1),
     "batch_move": (_batch_move, "succeeded", None, None, 1),
 }
-"""By statement: what calls it; and the state, result, error and attempts that are told."""
+"""By statement: what calls it; and the state, result, error and attempts in the callback."""
 
 
 def test_every_statement_that_deletes_jobs_is_known() -> None:
@@ -109,7 +109,9 @@ def test_every_statement_that_deletes_jobs_is_known() -> None:
 
 
 @pytest.mark.parametrize("statement", ENDS)
-def test_the_end_is_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, statement: str) -> None:
+def test_the_follower_is_notified_of_the_end(
+    queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, statement: str
+) -> None:
     end, state, result, error, attempts = ENDS[statement]
     sent = followers.enqueue(
         spec, NewJob(Work(n=1), unique_key="k"), callbacks=Callback("ended", context={"of": "me", "n": [1]})
@@ -117,9 +119,9 @@ def test_the_end_is_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Foll
     assert sent.job_id
     queue.create_queue(replace(spec, name="other"))
     end(queue, spec, sent.job_id)
-    (told_of,) = told(queue)
+    (payload,) = ended_jobs(queue)
     finished = value(queue, "SELECT finished_at FROM {s}.job_archive WHERE id = %s", sent.job_id)
-    assert told_of == JobEnded(
+    assert payload == JobEnded(
         job_id=sent.job_id,
         queue="work",
         state=ArchiveState(state),
@@ -134,37 +136,39 @@ def test_the_end_is_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Foll
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 0
 
 
-def test_failing_for_good_is_told_and_no_attempt_before(
+def test_failing_for_good_is_notified_and_no_attempt_before(
     queue: SqlQueue, spec: QueueSpec[Work], followers: Followers
 ) -> None:
     followers.enqueue(spec, Work(n=1), callbacks=[Callback("ended", states=["failed"])])
     for _ in range(3):
-        assert told(queue) == []
+        assert ended_jobs(queue) == []
         (job,) = claim(queue)
         queue.fail(job, "it broke", after=0)
-    (end,) = told(queue)
+    (end,) = ended_jobs(queue)
     assert (end.state, end.error, end.attempts) == ("failed", "it broke", 3)
 
 
-def test_only_the_ends_that_are_wanted_are_told(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_only_the_ends_that_are_wanted_are_notified(
+    queue: SqlQueue, spec: QueueSpec[Work], followers: Followers
+) -> None:
     queue.create_queue(QueueSpec("good", JobEnded))
     queue.create_queue(QueueSpec("bad", JobEnded))
     calls = [Callback("good", states=["succeeded"]), Callback("bad", states=["failed", "cancelled"])]
     followers.enqueue_many(spec, [Work(n=n) for n in range(3)], callbacks=calls)
     Consumer(queue, spec, lambda job: Cancel("no") if job.payload.n == 2 else Done({"n": job.payload.n})).drain()
-    assert sorted(end.result["n"] for end in told(queue, "good")) == [0, 1]  # type: ignore[index, call-overload]
-    assert [(end.state, end.error) for end in told(queue, "bad")] == [("cancelled", "no")]
+    assert sorted(end.result["n"] for end in ended_jobs(queue, "good")) == [0, 1]  # type: ignore[index, call-overload]
+    assert [(end.state, end.error) for end in ended_jobs(queue, "bad")] == [("cancelled", "no")]
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 0
 
 
-def test_a_rolled_back_end_is_told_to_nobody(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_a_rolled_back_end_notifies_nobody(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     followers.enqueue(spec, Work(n=1), callbacks=Callback("ended"))
     jobs = claim(queue)
     with queue.database.connection() as connection, connection.transaction(force_rollback=True):
         queue.complete(jobs, executor=Transaction(connection, queue.database))
-    assert told(queue) == []
+    assert ended_jobs(queue) == []
     queue.complete(jobs)
-    assert len(told(queue)) == 1
+    assert len(ended_jobs(queue)) == 1
 
 
 def test_a_callback_goes_by_the_rules_of_its_queue(
@@ -179,7 +183,7 @@ def test_a_callback_goes_by_the_rules_of_its_queue(
     with armed(queue, url, 1, queue="in_order") as (session,):
         for job in claim(queue):
             queue.complete([job])
-        assert session.told() == [("own", "in_order")]
+        assert session.notifications() == [("own", "in_order")]
     like = NewJob({}, ordering_key="clé")
     mine = queue.enqueue(QueueSpec("in_order", Work), replace(like, payload=Work(n=9)))
     found = rows(
@@ -216,7 +220,7 @@ def test_a_queue_that_has_gone_does_not_fail_the_end(
     rows(queue, "DELETE FROM {s}.bucket WHERE queue = 'gone'")
     rows(queue, "DELETE FROM {s}.queue WHERE name = 'gone'")
     assert Consumer(queue, spec, lambda job: None).drain().succeeded == 2
-    assert len(told(queue)) == 1
+    assert len(ended_jobs(queue)) == 1
     done = Groups(queue).group(group)
     assert (done.queue, done.succeeded) == (None, 1)
     assert done.ended_at
@@ -226,22 +230,22 @@ def test_a_job_taken_back_is_no_end(queue: SqlQueue, spec: QueueSpec[Work], foll
     """`drop_already_finished` deletes what had ended before; a row that is deleted by hand has no end either."""
     sent = followers.enqueue(spec, Work(n=1), callbacks=Callback("ended"))
     rows(queue, "DELETE FROM {s}.job WHERE id = %s", sent.job_id)
-    assert told(queue) == []
+    assert ended_jobs(queue) == []
     assert value(queue, "SELECT count(*) FROM {s}.follower") == 1
 
 
-def test_a_redriven_job_was_told_of_before(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
-    """Its next end is told to those who follow it from then on."""
+def test_a_redriven_job_had_a_callback_before(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+    """Those are notified of its next end who follow it from then on."""
     sent = followers.enqueue(spec, Work(n=1), callbacks=Callback("ended"))
     assert sent.job_id
     Consumer(queue, spec, lambda job: Reject("no")).drain()
     queue.redrive("work", Selection(ids=[sent.job_id]))
     assert followers.of(sent.job_id) == []
     Consumer(queue, spec, lambda job: None).drain()
-    assert [end.state for end in told(queue)] == ["failed"]
+    assert [end.state for end in ended_jobs(queue)] == ["failed"]
     queue.create_queue(QueueSpec("again", JobEnded))
     followers.follow(sent.job_id, Callback("again"))
-    assert [end.state for end in told(queue, "again")] == ["succeeded"]
+    assert [end.state for end in ended_jobs(queue, "again")] == ["succeeded"]
 
 
 def test_what_the_job_hides_its_callback_hides_too(queue: SqlQueue, followers: Followers) -> None:
@@ -253,7 +257,7 @@ def test_what_the_job_hides_its_callback_hides_too(queue: SqlQueue, followers: F
     queue.create_queue(logins)
     followers.enqueue(logins, Login(user="ada", password="correct horse"), callbacks=Callback("ended"))
     Consumer(queue, logins, lambda job: Done({"password": job.payload.password})).drain()
-    (end,) = told(queue)
+    (end,) = ended_jobs(queue)
     assert end.result == {"password": "correct horse"}
     (shown,) = discreet(queue, "ended", queue.jobs("ended"))
     assert "correct horse" not in shown.payload
@@ -279,7 +283,7 @@ def test_an_end_is_notified_to_who_waits(queue: SqlQueue, spec: QueueSpec[Work],
         heard = [note.payload for note in connection.notifies(timeout=PATIENCE, stop_after=1)]
     assert heard == [str(job_id)]
     until(lambda: value(queue, "SELECT count(*) FROM {s}.follower") == 0)
-    assert groups_told(queue) == []
+    assert ended_groups(queue) == []
 
 
 def test_a_schema_with_the_longest_name_has_a_channel(url: str, spec: QueueSpec[Work]) -> None:
@@ -290,14 +294,14 @@ def test_a_schema_with_the_longest_name_has_a_channel(url: str, spec: QueueSpec[
         Followers(queue).enqueue(spec, Work(n=1), callbacks=Callback("ended"))
         rows(queue, "UPDATE {s}.follower SET notify = true")
         Consumer(queue, spec, lambda job: None).drain()
-        assert len(told(queue)) == 1
+        assert len(ended_jobs(queue)) == 1
 
 
 def test_a_finish_of_many_tells_each(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     followers.enqueue_many(spec, [Work(n=n) for n in range(300)], callbacks=Callback("ended"))
     queue.enqueue_many(spec, [Work(n=n) for n in range(300, 400)])
     Consumer(queue, spec, lambda job: None, batch_size=100).drain()
-    ends = told(queue)
+    ends = ended_jobs(queue)
     assert len({end.job_id for end in ends}) == len(ends) == 300
 
 

@@ -76,7 +76,7 @@ def test_labels_of_groups_and_legends_are_there(given: dict[str, list[dict[str, 
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= left, target
 
 
-def test_panels_are_told_apart_and_do_not_overlap() -> None:
+def test_panels_have_names_of_their_own_and_do_not_overlap() -> None:
     ids = [panel["id"] for panel in PANELS]
     assert len(set(ids)) == len(ids) > 15
     taken: set[tuple[int, int]] = set()

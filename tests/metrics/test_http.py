@@ -90,9 +90,9 @@ def test_the_command_serves_until_it_is_stopped(
 ) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
     with serving(cli.environment, "--port", "0", "--json") as (process, line):
-        told = json.loads(line)
-        assert (told["event"], told["address"]) == ("listening", "127.0.0.1")
-        assert fetched(told["port"])[READY] == 3
+        event = json.loads(line)
+        assert (event["event"], event["address"]) == ("listening", "127.0.0.1")
+        assert fetched(event["port"])[READY] == 3
         process.send_signal(number)
         assert process.wait(PATIENCE) == code
         assert process.stderr

@@ -1,4 +1,4 @@
-"""The queues' figures as Prometheus reads them, against those that `stats` gives."""
+"""The queues' metrics as Prometheus reads them, against those that `stats` returns."""
 
 import logging
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def busy(queue: SqlQueue, spec: QueueSpec[Work]) -> SqlQueue:
     return queue
 
 
-def test_the_figures_of_batches(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:
+def test_the_metrics_of_batches(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:
     assert not [name for name, _ in scraped(registry) if name.startswith("sqlqueue_batch")]
     for n, unmoved in enumerate((False, True)):
         queue.enqueue(spec, Work(n=n))
@@ -75,19 +75,19 @@ def test_the_figures_of_batches(queue: SqlQueue, spec: QueueSpec[Work], registry
     batches.abandon(queue, batches.seal(queue, "work", "bad", owner="me"), "no")
     open = batches.seal(queue, "work", "good", owner="me")
     rows(queue, "UPDATE {s}.batch SET created_at = now() - interval '1 hour' WHERE id = %s", open.id)
-    figures = scraped(registry)
-    of = {state: figures[key("sqlqueue_batches", queue="work", state=state)] for state in batch_admin.STATES}
+    samples = scraped(registry)
+    of = {state: samples[key("sqlqueue_batches", queue="work", state=state)] for state in batch_admin.STATES}
     assert of == {"sealing": 0, "sealed": 1, "published": 2, "abandoned": 1}
-    assert figures[key("sqlqueue_batches_unmoved", queue="work")] == 1
-    assert figures[key("sqlqueue_batch_jobs", queue="work")] == 3
-    assert 3_600 <= figures[key("sqlqueue_batch_oldest_open_age_seconds", queue="work")] < 3_600 + PATIENCE
+    assert samples[key("sqlqueue_batches_unmoved", queue="work")] == 1
+    assert samples[key("sqlqueue_batch_jobs", queue="work")] == 3
+    assert 3_600 <= samples[key("sqlqueue_batch_oldest_open_age_seconds", queue="work")] < 3_600 + PATIENCE
     rows(queue, "UPDATE {s}.batch SET created_at = now() - interval '2 days'")
     later = scraped(registry)
     assert later[key("sqlqueue_batches", queue="work", state="published")] == 0
     assert later[key("sqlqueue_batches", queue="work", state="sealed")] == 1
 
 
-def test_every_figure_is_that_of_stats(busy: SqlQueue, registry: CollectorRegistry) -> None:
+def test_every_metric_is_that_of_stats(busy: SqlQueue, registry: CollectorRegistry) -> None:
     samples = scraped(registry)
     work, other = busy.stats("work"), busy.stats("other")
     assert (work.ready, work.running, work.scheduled, work.held) == (4, 2, 3, 1)
@@ -175,7 +175,7 @@ def test_counts_stop_at_their_cap(queue: SqlQueue, spec: QueueSpec[Work], regist
 
 
 @pytest.mark.prove
-def test_a_database_that_is_away_is_told_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_is_away_is_reported_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     with own_server(settings=["fsync=off"]) as server, SqlQueue(server.url) as queue:
         queue.migrate()
         queue.create_queue(OTHER)

@@ -130,7 +130,7 @@ def environment(url: str, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def joins(queue: SqlQueue) -> None:
-    """The queue on which groups that have ended are told of."""
+    """The queue that gets a job for each group that has ended."""
     queue.create_queue(JOINS)
 
 

@@ -100,7 +100,7 @@ def group_of(queue: SqlQueue, jobs: int, callback: Callback | None = None) -> UU
 
 
 def ended_group(queue: SqlQueue, jobs: int = 3, context: Any = None) -> UUID:
-    """A group that has ended and is told of on the queue `joins`."""
+    """A group that has ended, with its job on the queue `joins`."""
     id = group_of(queue, jobs, Callback(JOINS, context=context))
     Consumer(queue, WORK, lambda job: Done({"n": job.payload.n})).drain()
     return id

@@ -1,4 +1,4 @@
-"""What the tests of launchpad jobs share: running one as the launchpad does, and reading what it told."""
+"""What the tests of launchpad jobs share: running one as the launchpad does, and reading what it reported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from tests.support import rows
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a run told: its output, the output's metadata, and what it observed of the queue."""
+class Reported:
+    """What a run reported: its output, the output's metadata, and what it observed of the queue."""
 
     value: dict[str, Any]
     metadata: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Launchpad:
         run_config = {"ops": {f"sqlqueue_{verb}_op": {"config": config}}}
         return job.execute_in_process(instance=self.instance, run_config=run_config, raise_on_error=False)
 
-    def __call__(self, verb: str, **config: Any) -> Told:
+    def __call__(self, verb: str, **config: Any) -> Reported:
         """Run it and have it succeed."""
         done = self.run(verb, **config)
         assert done.success, _errors(done)
@@ -53,7 +53,9 @@ class Launchpad:
             observed = _values(observation.metadata)
             numbers = [name for name, value in observed.items() if isinstance(value, int | float)]
             assert numbers == [], "they would plot on the queue's page"
-        return Told(done.output_for_node(f"sqlqueue_{verb}_op"), _values(output.step_output_data.metadata), observed)
+        return Reported(
+            done.output_for_node(f"sqlqueue_{verb}_op"), _values(output.step_output_data.metadata), observed
+        )
 
     def refused(self, verb: str, **config: Any) -> str:
         """Run it and have it fail as its page is to say; gives the message."""

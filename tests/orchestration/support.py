@@ -109,9 +109,9 @@ def error_of(result: dg.ExecuteInProcessResult, op: str) -> str:
 
 
 def failure_of(result: dg.ExecuteInProcessResult, op: str) -> tuple[str, dict[str, Any]]:
-    """What the op told people of its failure: the text, and the metadata's values."""
+    """What the op reported of its failure: the text, and the metadata's values."""
     failure = result.failure_data_for_node(op)
     assert failure is not None
     assert failure.user_failure_data is not None
-    told = failure.user_failure_data
-    return str(told.description), {name: found.value for name, found in told.metadata.items()}
+    shown = failure.user_failure_data
+    return str(shown.description), {name: found.value for name, found in shown.metadata.items()}

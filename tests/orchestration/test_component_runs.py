@@ -85,7 +85,7 @@ def test_the_sensor_names_the_job_that_makes_the_queue(location: Location) -> No
 
 
 @pytest.mark.prove
-def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
+def test_tables_of_an_older_version_are_brought_up_to_date_only_on_request(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location.queue.migrate()
@@ -97,8 +97,8 @@ def test_tables_of_an_older_version_are_brought_up_to_date_only_when_told(
     with location.loaded() as defs:
         result = location.run(defs, "create_reminders", raise_on_error=False)
         assert "SchemaTooOld" in error_of(result, "make_reminders")
-        told = {"ops": {"make_reminders": {"config": {"migrate": True}}}}
-        assert location.run(defs, "create_reminders", run_config=told).success
+        config = {"ops": {"make_reminders": {"config": {"migrate": True}}}}
+        assert location.run(defs, "create_reminders", run_config=config).success
     assert migrations.check(location.queue.database) == later.version
     assert location.queue.settings("reminders").bucket_count == 16
 

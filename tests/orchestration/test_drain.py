@@ -56,9 +56,9 @@ def test_a_run_shows_no_sensitive_value(
     queue.enqueue_many(handle.spec, [Login(password=f"correct horse {n}") for n in range(3)])
     result = deployment.drain(handle, linger_seconds=0)
     assert done_by(result)["failed"] == 1
-    told = [str(entry) for entry in deployment.instance.all_logs(result.run_id)]
-    assert len(told) >= 5
-    assert "horse" not in "".join([*told, caplog.text])
+    entries = [str(entry) for entry in deployment.instance.all_logs(result.run_id)]
+    assert len(entries) >= 5
+    assert "horse" not in "".join([*entries, caplog.text])
     assert "attempt 3 of 3: dead letter: ValueError: refused ***" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Groups joined: each that has ended is told to a sensor, which runs its job until that has succeeded once."""
+"""Groups joined: for each that has ended a sensor runs its job until that has succeeded once."""
 
 import contextlib
 import os

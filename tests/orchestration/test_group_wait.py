@@ -82,8 +82,8 @@ def test_a_wait_can_ask_for_all_to_succeed(in_memory: Deployment) -> None:
     assert "1 of the 2 jobs" in failure_of(result, "wait_for_group")[0]
 
 
-def test_a_wait_is_told_of_the_last_end(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself it would look only once an hour."""
+def test_a_wait_is_notified_of_the_last_end(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself it would poll only once an hour."""
     for module, name in (
         (waits, "_FIRST_LISTENING_SECONDS"),
         (waits, "_LAST_LISTENING_SECONDS"),

@@ -105,7 +105,7 @@ def test_a_resource_that_is_any_object(queue: SqlQueue, deployment: Deployment) 
     assert results(queue) == ["client 0"]
 
 
-def test_a_resource_that_is_missing_is_told_when_the_code_is_loaded() -> None:
+def test_a_resource_that_is_missing_is_reported_when_the_code_is_loaded() -> None:
     job = consumers()["job"].job
     defs = dg.Definitions(jobs=[job], resources={"sqlqueue": SqlQueueResource(url="postgresql://x/y")})
     with pytest.raises(dg.DagsterInvalidDefinitionError, match="gateway"):
@@ -117,7 +117,7 @@ def test_a_consumer_is_called_like_its_function() -> None:
     assert job("job", context="context") == ("job", "context")
 
 
-def test_what_is_to_be_told_is_told_by_annotations() -> None:
+def test_annotations_decide_what_is_passed() -> None:
     def one(job: "Job[Work]") -> None: ...
     def many(jobs: "list[Job[Work]]") -> None: ...
     def bare(jobs: list) -> None: ...  # type: ignore[type-arg]
@@ -212,7 +212,7 @@ def test_any_other_shape_is_refused_at_decoration(
         build_drain_op(WORK, handler, name="op", batch=batch)
 
 
-def test_what_a_handler_of_a_wrong_payload_is_told_names_both() -> None:
+def test_the_error_of_a_handler_of_a_wrong_payload_names_both() -> None:
     @queue_consumer(QueueSpec("other", Other))
     def takes(job: Job[Other]) -> Retry | None: ...
 

@@ -23,8 +23,8 @@ def test_a_dead_letter_is_read_and_redriven(queue: SqlQueue, launchpad: Launchpa
     assert "| unique key | u |" in story.metadata["job"]
     assert "| tags | import |" in story.metadata["job"]
     assert story.observed is None
-    told = f'      queue: work\n      ids:\n        - "{job}"\n      dry_run: false'
-    assert f"ops:\n  sqlqueue_redrive_op:\n    config:\n{told}" in story.metadata["to_redrive_it"]
+    config = f'      queue: work\n      ids:\n        - "{job}"\n      dry_run: false'
+    assert f"ops:\n  sqlqueue_redrive_op:\n    config:\n{config}" in story.metadata["to_redrive_it"]
 
     dry = launchpad("redrive", queue="work", error_contains="failure")
     assert dry.value == {
@@ -76,7 +76,9 @@ def test_jobs_that_fit_are_decided_about_up_to_the_limit(
     changed = [job for job in wanted if _differs(queue, verb, queue.job(job))]
     assert len(changed) == 4
     assert {queue.job(job).state for job in changed} == {state}
-    assert sorted(str(job) for job in changed) == sorted(_ids_in(dry.metadata["jobs"])), "it was not what was foretold"
+    assert sorted(str(job) for job in changed) == sorted(_ids_in(dry.metadata["jobs"])), (
+        "it was not what the dry run showed"
+    )
     assert queue.depth("work").live == (7 if verb == "cancel" else 11)
 
 
@@ -206,7 +208,7 @@ def test_cancelled_jobs_are_redriven_when_asked_for(queue: SqlQueue, launchpad: 
     assert (queue.job(failed).state, queue.job(cancelled).state) == ("failed", "queued")
 
 
-def test_a_job_that_ended_meanwhile_is_told_as_left(queue: SqlQueue, launchpad: Launchpad) -> None:
+def test_a_job_that_ended_meanwhile_is_reported_as_left(queue: SqlQueue, launchpad: Launchpad) -> None:
     """A redrive meets a unique key that somebody else has taken: the job stays, and the run says so."""
     (old,) = put(queue, PLAIN, 1, unique_key="u")
     kill(queue)

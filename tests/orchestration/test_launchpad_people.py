@@ -117,6 +117,6 @@ def test_payloads_are_shown_when_asked_for_and_secrets_never(
     assert job is not None
     people.hand_over("claims", Selection(ids=[job]), by="boss", reason="too hard")
     for show in (True, False):
-        told = launchpad("assign", queue="claims", by="boss", to="bert", show_payloads=show)
-        assert "DE02" not in str(told.metadata)
-        assert ("Anna" in str(told.metadata)) is show
+        done = launchpad("assign", queue="claims", by="boss", to="bert", show_payloads=show)
+        assert "DE02" not in str(done.metadata)
+        assert ("Anna" in str(done.metadata)) is show

@@ -137,7 +137,7 @@ def test_the_launchpad_opens_with_a_dry_run_filled_in(ask: Any) -> None:
     assert (config["queue"], config["dry_run"], config["state"]) == ("emails", True, "failed")
 
 
-def test_a_wrong_config_is_told_before_the_run(ask: Any) -> None:
+def test_a_wrong_config_is_reported_before_the_run(ask: Any) -> None:
     def problems(job: str, **config: Any) -> list[str]:
         found = ask(VALID, job=job, config=json.dumps({"ops": {f"{job}_op": {"config": config}}}))
         return [error["message"] for error in found.get("errors", [])]

@@ -1,4 +1,4 @@
-"""What launchpad jobs tell: what is wrong, what stays secret, and how much of it."""
+"""What launchpad jobs report: what is wrong, what stays secret, and how much of it."""
 
 from typing import Annotated, Any
 from uuid import uuid4
@@ -96,16 +96,16 @@ def test_payloads_are_shown_when_asked_for_and_secrets_never(
     job = queue.enqueue(cards, Card(holder="Anna", number="4111222233334444"))
     (claimed,) = queue.claim("cards", limit=1, lease_seconds=300, worker="w")
     queue.finish([Ending(claimed, ArchiveState.FAILED, error="4111222233334444 | was *declined*\n<b>twice</b>")])
-    told = [
+    reports = [
         launchpad("show", id=str(job), show_payloads=show_payloads),
         launchpad("redrive", queue="cards", all=True, show_payloads=show_payloads),
         launchpad("redrive", queue="cards", all=True, show_payloads=show_payloads, dry_run=False),
     ]
-    for each in told:
+    for each in reports:
         assert "4111" not in str((each.metadata, each.observed, each.value))
         assert ("Anna" in str(each.metadata)) is show_payloads
-    assert "```\n*** | was *declined*\n<b>twice</b>\n```" in told[0].metadata["error"]
-    assert r"| \*\*\* \| was \*declined\* … |" in told[1].metadata["jobs"]
+    assert "```\n*** | was *declined*\n<b>twice</b>\n```" in reports[0].metadata["error"]
+    assert r"| \*\*\* \| was \*declined\* … |" in reports[1].metadata["jobs"]
 
 
 def test_no_field_takes_an_environment_variable(
@@ -127,7 +127,7 @@ def test_no_field_takes_an_environment_variable(
     assert launchpad("cancel", queue="work", payload={"note": {"env": "prod"}}).value["jobs_would_be_changed"] == 0
 
 
-def test_what_is_told_stays_small_whatever_jobs_hold(queue: SqlQueue, launchpad: Launchpad) -> None:
+def test_what_is_reported_stays_small_whatever_jobs_hold(queue: SqlQueue, launchpad: Launchpad) -> None:
     """Metadata is read whole with every look at a run or an asset."""
     for _ in range(60):
         queue.enqueue(PLAIN, NewJob(Work(n=1, note="y" * 20_000), unique_key=f"{uuid4()}{'u' * 900}", tags=["t" * 900]))

@@ -1,4 +1,4 @@
-"""The maintenance on a schedule: what a run does and tells, and several at once."""
+"""The maintenance on a schedule: what a run does and reports, and several at once."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ def maintain(in_memory: Deployment) -> Maintenance:
     return lambda **config: in_memory.execute(job, sqlqueue_maintenance_op=config)
 
 
-def told(done: dg.ExecuteInProcessResult) -> dict[str, Any]:
+def reported(done: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (output,) = done.filter_events(lambda event: event.is_successful_output)
     return {name: found.value for name, found in output.step_output_data.metadata.items()}
 
@@ -79,7 +79,7 @@ def test_a_run_does_what_the_command_does_and_counts_it(queue: SqlQueue, maintai
         "reply_queues_removed": 0,
         "days_left_for_the_next_run": 0,
     }
-    said = told(done)
+    said = reported(done)
     assert said["rows_trimmed"] == 4
     assert f"| partitions dropped | {today - timedelta(days=60)} |" in said["details"]
     assert "| trimmed of work | 4 jobs, 0 steps of people |" in said["details"]
@@ -95,7 +95,7 @@ def test_a_run_does_what_the_command_does_and_counts_it(queue: SqlQueue, maintai
         ("other", today + timedelta(days=9)): 2,
     }
     assert days_with_partitions(queue)[-1] == today + timedelta(days=9)
-    again = told(maintain(days_ahead=9))
+    again = reported(maintain(days_ahead=9))
     assert again["result"] == "nothing had to be done"
     assert again["details"] == "Nothing had to be done."
 
@@ -112,7 +112,7 @@ def test_a_run_that_finds_another_one_at_it_ends_as_success_and_says_so(
             pass
     assert done.success
     assert done.output_for_node("sqlqueue_maintenance_op") == {"ran": False}
-    assert told(done) == {"result": "another process maintains the schema; nothing was done here"}
+    assert reported(done) == {"result": "another process maintains the schema; nothing was done here"}
     assert today not in days_with_partitions(queue)
     assert maintain().output_for_node("sqlqueue_maintenance_op")["partitions_made"] == 1
 
@@ -167,9 +167,9 @@ def test_days_that_were_in_use_are_named(
         reader.execute(f"SELECT count(*) FROM {schema}.job_archive".encode())
         done = maintain()
         reader.rollback()
-    assert told(done)["days_left_for_the_next_run"] == 1
-    assert f"| left for the next run | {over} |" in told(done)["details"]
-    assert told(maintain())["partitions_dropped"] == 1
+    assert reported(done)["days_left_for_the_next_run"] == 1
+    assert f"| left for the next run | {over} |" in reported(done)["details"]
+    assert reported(maintain())["partitions_dropped"] == 1
 
 
 def test_the_schedule_is_hourly_in_utc_and_off(resource: SqlQueueResource, persistent: dg.DagsterInstance) -> None:

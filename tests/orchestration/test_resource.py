@@ -166,7 +166,7 @@ def test_a_resource_with_a_variable_is_opened_in_scripts_too(
         assert opened.depth("work").live == 0
 
 
-def test_a_tick_waits_no_longer_for_a_statement_than_it_was_told(
+def test_a_tick_waits_no_longer_for_a_statement_than_it_was_set_to(
     url: str, queue: SqlQueue, instance: dg.DagsterInstance
 ) -> None:
     schema = queue.database.schema

@@ -218,12 +218,12 @@ def test_an_asset_of_spark_is_a_consumer_and_reads_the_archive_as_an_observer(
     # The results are not the queue's: their table is in a schema of its own.
     place = f"{staff.schema}_results"
     rows(staff.owner, f'CREATE SCHEMA "{place}" AUTHORIZATION "{staff.user(Role.CONSUMER)}"')
-    figures = pa.table({"day": pa.array([date(2013, 1, 1)]), "jobs": pa.array([3], pa.int64())})
+    daily = pa.table({"day": pa.array([date(2013, 1, 1)]), "jobs": pa.array([3], pa.int64())})
     with batches.kept(queue, [batch]) as check, queue.database.transaction() as transaction:
-        sinks.replace_days(transaction.connection, f"{place}.figures", figures, "day", ["day"], [date(2013, 1, 1)])
+        sinks.replace_days(transaction.connection, f"{place}.daily", daily, "day", ["day"], [date(2013, 1, 1)])
         batches.publish(queue, batch, transaction, output={"rows": 1})
         check()
-    assert value(staff.owner, f"SELECT sum(jobs)::integer FROM {place}.figures") == 3
+    assert value(staff.owner, f"SELECT sum(jobs)::integer FROM {place}.daily") == 3
     # What has ended was somebody's: reading payloads of the archive takes the right to read.
     with pytest.raises(Exception, match="permission denied for table job_archive"):
         _read(staff, Role.CONSUMER)

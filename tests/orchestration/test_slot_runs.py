@@ -114,7 +114,7 @@ def test_a_run_that_never_starts_keeps_its_buckets_for_as_long_as_a_lease(
     spec: QueueSpec[Work],
     status: Status,
 ) -> None:
-    """Its launcher died, and nobody has told Dagster."""
+    """Its launcher died, and nobody has informed Dagster."""
     deployment.enqueue(Work(n=1))
     (request,) = deployment.tick(sensor).run_requests
     run_id = make(deployment, consumer, request, status)

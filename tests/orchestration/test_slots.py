@@ -8,7 +8,7 @@ from dagster_sqlqueue.orchestration import slots
 from tests.support import rows
 
 
-def test_a_slot_has_one_holder_until_it_is_given_back(queue: SqlQueue) -> None:
+def test_a_slot_is_of_one_run_until_it_is_given_back(queue: SqlQueue) -> None:
     first = slots.acquire(queue, "work", 0, [0, 1], seconds=3_600)
     assert first
     assert slots.acquire(queue, "work", 0, [0, 1], seconds=3_600) is None
@@ -19,7 +19,7 @@ def test_a_slot_has_one_holder_until_it_is_given_back(queue: SqlQueue) -> None:
     assert slots.taken(queue, "work") == {}
 
 
-def test_a_slot_that_ran_out_passes_on_and_fences_its_former_holder(queue: SqlQueue) -> None:
+def test_a_slot_that_ran_out_passes_on_and_fences_its_former_run(queue: SqlQueue) -> None:
     former = slots.acquire(queue, "work", 3, [2], seconds=3_600)
     assert former
     rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now()")

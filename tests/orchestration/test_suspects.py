@@ -250,12 +250,12 @@ def test_what_a_killed_run_held_is_given_back_at_once(
     assert {job.id: (1, True) for job in held}.items() <= taken.items()
     assert len(taken) == 5
     assert evaluate() is None
-    told = [log for log in deployment.instance.all_logs(run.run_id) if log.message.startswith("work: ")]
-    assert [log.message for log in told] == [
+    logged = [log for log in deployment.instance.all_logs(run.run_id) if log.message.startswith("work: ")]
+    assert [log.message for log in logged] == [
         "work: 1 succeeded, 1 failed; 3 given back",
         "work: 1 succeeded, 1 failed; 0 given back",
     ]
-    event = told[0].get_dagster_event()
+    event = logged[0].get_dagster_event()
     shown = {name: one.value for name, one in event.event_specific_data.metadata.items()}  # type: ignore[union-attr]
     assert shown == {"succeeded": 1, "failed": 1, "cancelled": 0, "given_back": 3}
 
@@ -283,8 +283,8 @@ def test_what_a_cancelled_run_held_is_given_back_at_once(
         cancelled(context)
     assert queue.depth("work").running == len(other)
     assert slots.taken(queue, "work", sensor=SENSOR) == {}
-    told = [log.message for log in deployment.instance.all_logs(run.run_id) if log.message.startswith("work: ")]
-    assert told == ["work: no job was ended; 3 given back"]
+    logged = [log.message for log in deployment.instance.all_logs(run.run_id) if log.message.startswith("work: ")]
+    assert logged == ["work: no job was ended; 3 given back"]
 
 
 def test_one_tick_cleans_up_after_several_runs_whatever_they_held(

@@ -26,7 +26,7 @@ FIRST = datetime(2090, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Expected:
-    """What ought to be so of one job, told in words of its own."""
+    """What ought to be so of one job, in words of its own."""
 
     where: str = "line"
     """line, open, hers, review, done"""

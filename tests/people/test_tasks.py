@@ -21,7 +21,7 @@ from tests.support import Work, rows, value
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-def told(people: HumanWork, job: UUID) -> list[tuple[str, str, str | None, Any]]:
+def history(people: HumanWork, job: UUID) -> list[tuple[str, str, str | None, Any]]:
     return [(str(e.action), e.actor, e.reason, e.details) for e in people.history(job)]
 
 
@@ -49,7 +49,7 @@ def test_a_job_is_handed_over_taken_and_done(people: HumanWork, queue: SqlQueue,
         0,
     )
     assert value(queue, "SELECT count(*) FROM {s}.human_task") == 0
-    assert told(people, job) == [
+    assert history(people, job) == [
         ("hand over", "boss", "too hard", {"review": False, "four_eyes": False}),
         ("take", "anna", None, {"assignee": "anna"}),
         ("submit", "anna", "looked it up", {"result": {"answer": 42}}),
@@ -82,7 +82,7 @@ def test_assigning_and_unassigning(people: HumanWork) -> None:
     people.unassign(second, by="anna", reason="on leave")
     assert [task.id for task in people.tasks("work")] == [second]
     assert [task.id for task in people.tasks("work", Stage.ASSIGNED)] == [first]
-    assert [(action, actor) for action, actor, _, _ in told(people, second)] == [
+    assert [(action, actor) for action, actor, _, _ in history(people, second)] == [
         ("hand over", "boss"),
         ("assign", "boss"),
         ("unassign", "anna"),
@@ -142,7 +142,7 @@ def test_given_back_it_runs_by_itself(people: HumanWork, queue: SqlQueue, spec: 
     assert people.route("work", by="router").changed == []
     assert people.is_automatic(queue.job(job))
     assert Consumer(queue, spec, lambda job: Done()).drain().succeeded == 1
-    assert [action for action, _, _, _ in told(people, job)] == ["hand over", "give back"]
+    assert [action for action, _, _, _ in history(people, job)] == ["hand over", "give back"]
 
 
 def test_what_a_handler_holds_is_adopted(people: HumanWork, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -155,7 +155,7 @@ def test_what_a_handler_holds_is_adopted(people: HumanWork, queue: SqlQueue, spe
     Consumer(queue, spec, handler).drain()
     assert people.adopt("work", by="clerk") == [ids[1]]
     assert people.adopt("work", by="clerk") == []
-    assert told(people, ids[1]) == [("adopt", "clerk", "number 1 is odd", {"review": True, "four_eyes": False})]
+    assert history(people, ids[1]) == [("adopt", "clerk", "number 1 is odd", {"review": True, "four_eyes": False})]
     people.take("anna", "work")
     assert people.adopt("work", by="clerk") == []
     assert people.task(ids[1]).state.assignee == "anna"
@@ -189,7 +189,7 @@ def test_a_job_that_is_decided_about_past_its_task(people: HumanWork, queue: Sql
     assert everything(people) == before
     assert [task.id for task in people.take("anna", "work", limit=5)] == [kept]
     assert people.adopt("work", by="clerk") == []
-    assert told(people, job)[-1] == ("withdraw", "clerk", "its job is not held any more", {})
+    assert history(people, job)[-1] == ("withdraw", "clerk", "its job is not held any more", {})
     assert value(queue, "SELECT count(*) FROM {s}.human_task") == 1
 
 

@@ -106,7 +106,7 @@ class Plan:
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing is written or locked, as far as the plan tells: a function may do anything."""
+        """Whether nothing is written or locked, as far as the plan shows: a function may do anything."""
         functions = {str(node.get("Function Name")) for node in self.nodes if node["Node Type"] == "Function Scan"}
         return functions <= _HARMLESS and not _MAY_WRITE & {node["Node Type"] for node in self.nodes}
 

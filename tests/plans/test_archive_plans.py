@@ -351,7 +351,7 @@ def test_what_landed_though_the_answer_was_lost(explain: Explainer, count: int) 
     plan = explain("completed_under_lease", ids=ids, lease_nos=[1] * count)
     assert plan.root["Actual Rows"] == count
     assert not plan.read_whole("job_archive")
-    # Told of each look on an average, with two decimals.
+    # Reported of each read on an average, with two decimals.
     assert plan.rows_of("job_archive") <= 1.05 * count
     assert plan.buffers <= 4 * count * PARTITIONS + 5 * PARTITIONS + SLACK
 

@@ -1,4 +1,4 @@
-"""Plans of the statements that are told ids, or unique keys: each goes to those rows alone, whatever else there is."""
+"""Plans of the statements that get ids, or unique keys: each goes to those rows alone, whatever else there is."""
 
 from typing import Any
 

@@ -74,7 +74,7 @@ def test_deadlines_missed(explain: Explainer, archive: SqlQueue, count: int) -> 
         deadlines=[now + timedelta(hours=1)] * len(ids),
         since=now - timedelta(hours=60),
     )
-    assert plan.root["Actual Rows"] == count - part, "what was done in time is not told"
+    assert plan.root["Actual Rows"] == count - part, "what was done in time is not reported"
     assert plan.scans() == {("Index Scan", "job_pkey")}
     assert plan.rows_read <= part
     of_archive = [

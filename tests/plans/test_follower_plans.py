@@ -1,4 +1,4 @@
-"""Plans of following and of telling: each goes to its jobs and followers alone, whatever else there is."""
+"""Plans of following and of notifying: each goes to its jobs and followers alone, whatever else there is."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -189,7 +189,7 @@ def test_telling_and_counting(
     transaction.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
     after = read(transaction)
     seen = {name: tuple(a - b for a, b in zip(after[name], before[name], strict=True)) for name in after}
-    archived = [figures for name, figures in seen.items() if name.startswith("job_archive")]
+    archived = [counts for name, counts in seen.items() if name.startswith("job_archive")]
     assert sum(by_scan for by_scan, _ in archived) == 0
     assert sum(by_index for _, by_index in archived) <= 2 * count
     assert seen["job"][0] == 0

@@ -69,9 +69,9 @@ def plan_of(archive: SqlQueue, query: str) -> Plan:
 def test_queue_stats(explain: Explainer, queue: str) -> None:
     ((body,),) = explain.run("SELECT prosrc FROM pg_proc WHERE oid = CAST('{s}.stats_of_queue' AS regproc)")
     body = re.sub(r"\bwanted\b", "$1", body)
-    explain.run(f"PREPARE figures (text) AS {body}")
-    ((found,),) = explain.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE figures ('{queue}')")
-    explain.run("DEALLOCATE figures")
+    explain.run(f"PREPARE stats (text) AS {body}")
+    ((found,),) = explain.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE stats ('{queue}')")
+    explain.run("DEALLOCATE stats")
     plan = Plan(found)
     assert plan.root["Actual Rows"] == 1
     assert not plan.read_whole("job", more_than=10)

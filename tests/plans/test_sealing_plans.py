@@ -183,7 +183,7 @@ def test_an_operator_gives_up_a_batch_and_forgets_it(explain: Explainer) -> None
     assert explain.run("SELECT count(*) FROM {s}.batch WHERE id = %s", batch) == [(0,)]
 
 
-def test_figures_of_batches_cost_those_of_a_day(explain: Explainer) -> None:
+def test_stats_of_batches_cost_those_of_a_day(explain: Explainer) -> None:
     """Of a hundred days."""
     leased(explain)
     plan = explain("batch_stats")

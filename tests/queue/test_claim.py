@@ -277,7 +277,7 @@ def test_unknown_queue_is_named_with_those_there_are(queue: SqlQueue) -> None:
             call()
 
 
-def test_an_unknown_queue_is_told_with_a_single_connection(url: str, schema: str, spec: QueueSpec[Work]) -> None:
+def test_an_unknown_queue_is_reported_with_a_single_connection(url: str, schema: str, spec: QueueSpec[Work]) -> None:
     with SqlQueue(url, schema=schema, pool_size=1) as queue:
         queue.migrate()
         with pytest.raises(UnknownQueue, match="there are: none"):

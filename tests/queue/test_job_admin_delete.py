@@ -106,15 +106,15 @@ def test_its_history_its_task_and_its_progress_go_with_it(queue: SqlQueue) -> No
     assert left(queue) == {}
 
 
-def test_who_follows_it_is_told_that_it_was_cancelled(queue: SqlQueue) -> None:
+def test_who_follows_it_is_notified_that_it_was_cancelled(queue: SqlQueue) -> None:
     callbacks = replace(PLAIN, name="callbacks")
     queue.create_queue(callbacks)
     (job,) = put(queue, PLAIN, 1)
     Followers(queue).follow(job, Callback(callbacks))
     queue.delete("work", ids(job))
-    (told,) = queue.claim("callbacks", limit=5, worker="w")
-    assert '"cancelled"' in told.payload
-    assert "deleted by an operator" in told.payload
+    (callback,) = queue.claim("callbacks", limit=5, worker="w")
+    assert '"cancelled"' in callback.payload
+    assert "deleted by an operator" in callback.payload
     assert left(queue) == {"job": 1}
 
 

@@ -26,7 +26,7 @@ from tests.support import Work, rows
 TRIES = sized(25, 1_000)
 DOOMED = QueueSpec("doomed", Work, bucket_count=2)
 GONE = (UnknownQueue, psycopg.errors.ForeignKeyViolation)
-"""What a producer is told whose queue is not there, or goes."""
+"""What a producer is answered whose queue is not there, or goes."""
 
 ROW = (
     "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
@@ -121,20 +121,20 @@ def _lost(queue: SqlQueue) -> list[tuple[Any, ...]]:
 def test_no_job_without_its_queue(queue: SqlQueue, way: str) -> None:
     """And nobody waits in a circle: that would be an error of its own."""
     put = WAYS[way]
-    told: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     enough = threading.Event()
 
     def produce() -> None:
         for _ in range(TRIES):
             try:
                 put(queue)
-                told["put"] += 1
+                answers["put"] += 1
             except GONE:
-                told["gone"] += 1
+                answers["gone"] += 1
             except psycopg.Error as error:
                 if error.sqlstate != "SQ002":
                     raise
-                told["gone"] += 1
+                answers["gone"] += 1
 
     def delete() -> int:
         deletions = 0
@@ -164,7 +164,7 @@ def test_no_job_without_its_queue(queue: SqlQueue, way: str) -> None:
             enough.set()
         assert deleting.result(PATIENCE) > 0
     assert _lost(queue) == []
-    assert sum(told.values()) == 2 * TRIES
+    assert sum(answers.values()) == 2 * TRIES
 
 
 def test_reply_queues_that_go_while_jobs_come(queue: SqlQueue) -> None:

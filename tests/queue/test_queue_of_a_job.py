@@ -143,7 +143,7 @@ def test_a_statement_that_deletes_the_queue_of_its_own_job(queue: SqlQueue, url:
 def test_a_queue_of_the_same_name_in_another_schema_is_another(
     queue: SqlQueue, url: str, spec: QueueSpec[Work]
 ) -> None:
-    """Settings of a session are told apart by their names without regard to capitals, schemas are not."""
+    """Settings of a session are distinguished by their names without regard to capitals, schemas are not."""
     with SqlQueue(url, schema=queue.database.schema.upper()) as other, caller(url) as connection:
         other.migrate()
         try:

@@ -1,4 +1,4 @@
-"""What can be read of the queues: their figures, the heads of their buckets and the hints for them, jobs of all states."""
+"""What can be read of the queues: statistics, the heads of their buckets and the hints for them, jobs of all states."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -50,7 +50,7 @@ def many(queue: SqlQueue, count: int, due: str) -> None:
     )
 
 
-def test_figures_of_an_empty_queue(queue: SqlQueue) -> None:
+def test_stats_of_an_empty_queue(queue: SqlQueue) -> None:
     stats = asdict(queue.stats("work"))
     assert {stats.pop("queue"), stats.pop("counted_up_to")} == {"work", 10_000}
     assert {name: found for name, found in stats.items() if found} == {}
@@ -59,7 +59,7 @@ def test_figures_of_an_empty_queue(queue: SqlQueue) -> None:
     assert stats["wait_seconds_p50"] is None
 
 
-def test_figures_of_every_state(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_stats_of_every_state(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     other = QueueSpec("other", Work)
     queue.create_queue(other)
     queue.enqueue_many(other, [Work(n=n) for n in range(7)])
@@ -119,7 +119,7 @@ def test_rates_beyond_the_count_are_those_of_a_shorter_time(queue: SqlQueue) -> 
         "SELECT 600_000 / CAST(EXTRACT(EPOCH FROM clock_timestamp() - finished_at) AS float8)"
         " FROM {s}.job_archive ORDER BY finished_at DESC OFFSET 9_999 LIMIT 1"
     )
-    # The figures are those of now, and putting the jobs there took a while.
+    # The statistics are those of now, and enqueuing took a while.
     fastest = value(queue, ages)
     stats = queue.stats("work")
     slowest = value(queue, ages)
@@ -309,7 +309,7 @@ def test_what_was_committed_late_is_seen_by_the_next_sweep(swept: SqlQueue) -> N
     # As if the sweep had just been.
     pass_seconds(swept, -3_600)
     assert 3_500 < oldest(swept) < 7_000
-    assert value(swept, "SELECT oldest_ready_seconds FROM {s}.queue_stats") > 7_000, "figures believe no hint"
+    assert value(swept, "SELECT oldest_ready_seconds FROM {s}.queue_stats") > 7_000, "statistics believe no hint"
     pass_seconds(swept, 3_604.5)
     assert swept.leases.note_sweep("work") == 4
     assert oldest(swept) > 7_000

@@ -150,11 +150,11 @@ def test_one_connection_is_enough(queue: SqlQueue, url: str) -> None:
         assert narrow.maintain().keys_healed == 1
 
 
-def test_consumers_that_wait_are_told(queue: SqlQueue, url: str) -> None:
+def test_consumers_that_wait_are_notified(queue: SqlQueue, url: str) -> None:
     waiting(queue, ORDERED)
     rows(queue, "INSERT INTO {s}.waiter VALUES ('work', 'w', now() + interval '1 hour')")
     with caller(url, autocommit=True) as connection:
         connection.execute(f'LISTEN "{queue.database.schema}"'.encode())
         queue.maintain()
-        (told,) = connection.notifies(timeout=PATIENCE, stop_after=1)
-    assert told.payload == "work"
+        (note,) = connection.notifies(timeout=PATIENCE, stop_after=1)
+    assert note.payload == "work"

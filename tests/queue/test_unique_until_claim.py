@@ -96,7 +96,7 @@ def test_redriven_all_of_a_key_go_back(queue: SqlQueue, spec: QueueSpec[Work]) -
     assert value(queue, "SELECT bool_and(unique_until_claim) FROM {s}.job")
 
 
-def test_the_holder_decides_how_long(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_the_live_job_decides_how_long(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     put(queue, spec, 1, unique_until="end")
     assert put(queue, spec, 2) is None
     put(queue, spec, 3, replace=True)

@@ -182,9 +182,9 @@ def test_what_was_kept_is_written_with_the_next_heartbeat(
     assert Consumer(queue, spec, handler, lease_seconds=0.4, job_timeout_seconds=PATIENCE).drain().succeeded == 1
 
 
-def test_a_handler_that_lost_its_job_is_told(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_handler_that_lost_its_job_gets_an_error(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue(queue, spec)
-    told: list[LeaseLost] = []
+    raised_errors: list[LeaseLost] = []
 
     def handler(job: Job[Work]) -> Done:
         make_due(queue)
@@ -192,17 +192,17 @@ def test_a_handler_that_lost_its_job_is_told(queue: SqlQueue, spec: QueueSpec[Wo
         for _ in range(2):
             with pytest.raises(LeaseLost) as raised:
                 job.progress(50)
-            told.append(raised.value)
+            raised_errors.append(raised.value)
         return Done()
 
     assert Consumer(queue, spec, handler).drain().stale == 1
-    assert len(told) == 2
+    assert len(raised_errors) == 2
     # The second time it was known; then the end of the job was refused.
     assert value(queue, STALE) == 2
     assert value(queue, NOTES) == 0
 
 
-def test_a_refusal_that_the_heartbeat_met_is_told_at_the_next_word(
+def test_a_refusal_that_the_heartbeat_met_is_raised_at_the_next_word(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagster_sqlqueue.consumer.progress.WRITE_SECONDS", 3600.0)

@@ -76,7 +76,7 @@ def test_a_callback_to_one_that_has_gone_hurts_nobody(queue: SqlQueue, spec: Que
     assert Consumer(queue, spec, lambda job: Done()).drain().succeeded == 1
 
 
-def test_for_the_end_of_a_group_and_while_that_is_told(
+def test_for_the_end_of_a_group_and_while_that_is_notified(
     url: str, queue: SqlQueue, spec: QueueSpec[Work], results: Results
 ) -> None:
     groups = Groups(queue)
@@ -89,7 +89,7 @@ def test_for_the_end_of_a_group_and_while_that_is_told(
     lost = results.reply_queue(GroupEnded)
     group = groups.open(Callback(lost.name))
     with caller(url) as connection:
-        # As whoever ends its last job, and is about to tell of it.
+        # As a consumer that ends its last job, and is about to notify of it.
         connection.execute(f"SELECT FROM {queue.database.schema}.job_group WHERE id = %s FOR UPDATE", [group])  # type: ignore[arg-type]
         assert lost.close() is False
     until(lost.close)

@@ -1,4 +1,4 @@
-"""A process that installs roles when it is told to: `python -m tests.roles.installer URL SCHEMA`."""
+"""A process that installs roles when it is asked to: `python -m tests.roles.installer URL SCHEMA`."""
 
 import sys
 

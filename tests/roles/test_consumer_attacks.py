@@ -148,13 +148,13 @@ def _callbacks(queue: SqlQueue, job: UUID) -> list[JobEnded]:
     return [ended for ended in (JobEnded.model_validate_json(one.payload) for one in found) if ended.job_id == job]
 
 
-def test_who_follows_an_ended_job_is_not_told_what_he_may_not_read(
+def test_who_follows_an_ended_job_does_not_get_what_it_may_not_read(
     mill: Staff, both: SqlQueue, any_server: str
 ) -> None:
     job = value(mill.owner, "SELECT id FROM {s}.job_archive WHERE state = 'failed'")
     assert not Followers(both).follow(job, Callback("ended"))
-    (told,) = _callbacks(both, job)
-    assert (told.state, told.result, told.error, told.withheld) == (ArchiveState.FAILED, None, None, True)
+    (end,) = _callbacks(both, job)
+    assert (end.state, end.result, end.error, end.withheld) == (ArchiveState.FAILED, None, None, True)
     with psycopg.connect(url_of(any_server, f"{mill.schema}_both")) as connection:
         ended_at = value(mill.owner, "SELECT finished_at FROM {s}.job_archive WHERE id = %s", job)
         for query in (
@@ -166,15 +166,15 @@ def test_who_follows_an_ended_job_is_not_told_what_he_may_not_read(
                 connection.execute(mill.text(query), (job, ended_at))
 
 
-def test_an_operator_who_follows_an_ended_job_is_told_everything(mill: Staff) -> None:
+def test_an_operator_who_follows_an_ended_job_gets_everything(mill: Staff) -> None:
     job = value(mill.owner, "SELECT id FROM {s}.job_archive WHERE state = 'failed'")
     assert not Followers(mill.users[Role.OPERATOR]).follow(job, Callback("ended", context={"by": "the operator"}))
-    (told,) = _callbacks(mill.owner, job)
-    assert (told.result, told.error, told.withheld) == ({"was": SECRET}, SECRET, False)
+    (end,) = _callbacks(mill.owner, job)
+    assert (end.result, end.error, end.withheld) == ({"was": SECRET}, SECRET, False)
 
 
-def test_nobody_takes_the_result_away_from_who_was_to_be_told_and_was_not(mill: Staff, both: SqlQueue) -> None:
-    """A follower that was left behind, as by a lost transaction, is told by maintenance, and in full."""
+def test_nobody_takes_the_result_away_from_who_was_to_be_notified_and_was_not(mill: Staff, both: SqlQueue) -> None:
+    """A follower that was left behind, as by a lost transaction, is notified by maintenance, and in full."""
     job, ended_at = rows(mill.owner, "SELECT id, finished_at FROM {s}.job_archive WHERE state = 'failed'")[0]
     rows(
         mill.owner,
@@ -184,19 +184,19 @@ def test_nobody_takes_the_result_away_from_who_was_to_be_told_and_was_not(mill: 
     both.database.run("notify_followers", {"ids": [job], "finished_ats": [ended_at]})
     assert _callbacks(mill.owner, job) == []
     mill.users[Role.OPERATOR].maintain()
-    (told,) = _callbacks(mill.owner, job)
-    assert (told.result, told.withheld) == ({"was": SECRET}, False)
+    (end,) = _callbacks(mill.owner, job)
+    assert (end.result, end.withheld) == ({"was": SECRET}, False)
 
 
-def test_who_follows_a_live_job_is_told_its_result(mill: Staff, both: SqlQueue) -> None:
+def test_who_follows_a_live_job_gets_its_result(mill: Staff, both: SqlQueue) -> None:
     """Cannot be prevented: it is what following is for, and no job says whose it is."""
     job = mill.owner.enqueue(LIVE, Work(n=9))
     assert job
     assert Followers(both).follow(job, Callback("ended"))
     (held,) = [one for one in mill.owner.claim("live", limit=1, worker="w") if one.id == job]
     mill.owner.finish([Ending(held, ArchiveState.SUCCEEDED, {"is": SECRET}, None)])
-    (told,) = _callbacks(both, job)
-    assert told.result == {"is": SECRET}
+    (end,) = _callbacks(both, job)
+    assert end.result == {"is": SECRET}
 
 
 def test_a_consumer_has_himself_woken_and_nobody_else(mill: Staff, any_server: str) -> None:

@@ -128,9 +128,7 @@ def lowly(any_server: str, own_schema: str, someone: str) -> Iterator[SqlQueue]:
         yield queue
 
 
-def test_an_owner_who_may_not_make_roles_is_told_what_a_dba_does(
-    lowly: SqlQueue, any_server: str, someone: str
-) -> None:
+def test_an_owner_who_may_not_make_roles_learns_what_a_dba_does(lowly: SqlQueue, any_server: str, someone: str) -> None:
     with pytest.raises(
         AccessRefused, match=f"user '{someone}' may not make the roles .*sqlqueue migrate --roles --print"
     ):

@@ -87,7 +87,7 @@ _SPIES = {
 
 
 def test_a_search_path_of_ones_own_changes_nothing_that_runs_as_the_owner(staff: Staff) -> None:
-    """Functions and an operator that hide the system's, in a schema that comes first: each would tell of itself."""
+    """Functions and an operator that hide the system's, in a schema that comes first: each would show that it was called."""
     mine = f"{staff.schema}_mine"
     user = staff.user(Role.OPERATOR)
     rows(staff.owner, f'CREATE SCHEMA "{mine}" AUTHORIZATION "{user}"')
@@ -147,7 +147,7 @@ def test_a_consumer_makes_the_partition_of_tomorrow(staff: Staff) -> None:
     assert len(_days(staff)) == 3
 
 
-def test_a_consumer_without_the_right_to_make_its_queue_is_told_who_has_it(shared: Staff) -> None:
+def test_a_consumer_without_the_right_to_make_its_queue_learns_who_has_it(shared: Staff) -> None:
     user = shared.users[Role.CONSUMER]
     with pytest.raises(UnknownQueue) as caught:
         Consumer(user, QueueSpec("not_made", Work), lambda job: None).drain()

@@ -97,7 +97,9 @@ def followed(shop: Staff) -> tuple[UUID, UUID]:
     return job, follower.id
 
 
-def test_who_follows_is_told_whatever_others_try_with_his_follower(shop: Staff, followed: tuple[UUID, UUID]) -> None:
+def test_who_follows_is_notified_whatever_others_try_with_its_follower(
+    shop: Staff, followed: tuple[UUID, UUID]
+) -> None:
     job, follower = followed
     for role in (Role.PRODUCER, Role.CONSUMER):
         with shop.connected(role) as connection:
@@ -115,8 +117,8 @@ def test_who_follows_is_told_whatever_others_try_with_his_follower(shop: Staff, 
     shop.users[Role.PRODUCER].database.run("unfollow", {"ids": [follower]})
     (held,) = [j for j in shop.owner.claim("work", limit=100, worker="w") if j.id == job]
     shop.owner.complete([held])
-    told = "SELECT count(*) FROM {s}.job WHERE queue = 'ended' AND payload ->> 'job_id' = %s"
-    assert value(shop.owner, told, str(job)) == 1
+    callbacks = "SELECT count(*) FROM {s}.job WHERE queue = 'ended' AND payload ->> 'job_id' = %s"
+    assert value(shop.owner, callbacks, str(job)) == 1
 
 
 def test_two_producers_take_back_their_own_followers_alone(

@@ -1,4 +1,4 @@
-"""Every verb as every role: who may does it, who may not is told which role it takes, and changes nothing; also on
+"""Every verb as every role: who may does it; for others the error names the role that it takes, and nothing changes; also on
 connections that only read, and as a user of two roles.
 """
 

@@ -10,7 +10,7 @@ from tests.support import rows, value
 
 
 class Report(BaseModel):
-    """A payload that is told its tick."""
+    """A payload that has its tick."""
 
     n: int
     at: datetime

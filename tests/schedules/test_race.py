@@ -39,7 +39,7 @@ class Crew:
         self._context.set_forkserver_preload(["tests.schedules.worker"])
         self._numbers = itertools.count()
         self._luck = random.Random(7)
-        self._told: dict[str, Any] = {"url": url, "schema": schema}
+        self._common: dict[str, Any] = {"url": url, "schema": schema}
         self._directory = directory
         self.members: list[tuple[BaseProcess, Path]] = []
         self.killed = 0
@@ -47,7 +47,7 @@ class Crew:
     def start(self, **settings: Any) -> None:
         number = next(self._numbers)
         ready = self._directory / f"{number}"
-        task = Task(**self._told, ready=ready, seed=number, clock_off=CLOCKS[number % len(CLOCKS)], **settings)
+        task = Task(**self._common, ready=ready, seed=number, clock_off=CLOCKS[number % len(CLOCKS)], **settings)
         process = self._context.Process(target=run, args=(task,))
         process.start()
         self.members.append((process, ready))

@@ -1,4 +1,4 @@
-"""What the processes of a race do: run a scheduler until they are told to stop, or until they kill themselves."""
+"""What the processes of a race do: run a scheduler until they are stopped, or until they kill themselves."""
 
 import os
 import random

@@ -47,8 +47,8 @@ def materialize(remote: str, url: str, schema: str, output: str, kind: str, gate
         resources["spark"] = SparkResource(session=given)
     done = dg.materialize([asset], tags=tags, resources=resources, raise_on_error=not gates)
     for event in done.get_step_failure_events():
-        told = event.step_failure_data.user_failure_data
-        sys.stdout.write(f"failed {told and told.description}\n")
+        failure = event.step_failure_data.user_failure_data
+        sys.stdout.write(f"failed {failure and failure.description}\n")
     if done.success:
         events = done.asset_materializations_for_node("sizes")
         counts = [event.metadata["dagster/partition_row_count"].value for event in events]

@@ -46,12 +46,12 @@ STAGING = """
 import sys
 from pathlib import Path
 from dagster_sqlqueue.spark import outputs
-output, told = map(Path, sys.argv[1:])
+output, ready = map(Path, sys.argv[1:])
 def write(staged):
     (staged / "day=2013-01-01").mkdir()
-    told.touch()
+    ready.touch()
     sys.stdin.read()
-with outputs.own_name(output, "sizes", told.name) as name:
+with outputs.own_name(output, "sizes", ready.name) as name:
     outputs.staged_files(output, name, write)
 """
 

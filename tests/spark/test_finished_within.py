@@ -1,4 +1,4 @@
-"""Assets of days that are told how long after its day a job finishes: what is read of the archive, and what is not."""
+"""Assets of days with a limit to how long after its day a job finishes: what is read of the archive, and what is not."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -65,13 +65,13 @@ def days_of(queue: SqlQueue, pairs: list[tuple[Any, str]]) -> list[str | None]:
 
 
 def test_days_end_by_the_clocks_of_each_zone(queue: SqlQueue) -> None:
-    told = [
+    expected = [
         one
         for day in ("2013-01-01", SPRING, AUTUMN, "2013-04-07", "2013-09-29", "2013-10-27", "2012-02-29")
         for zone in (AUCKLAND, CHATHAM, KIRITIMATI, HAWAII, PAGO, NEW_YORK, BERLIN, "UTC", "Asia/Kolkata")
         for one in edges(day, zone)
     ]
-    assert days_of(queue, [(at, zone) for at, zone, _ in told]) == [day for *_, day in told]
+    assert days_of(queue, [(at, zone) for at, zone, _ in expected]) == [day for *_, day in expected]
     hours = [datetime(2013, 3, 9, tzinfo=UTC) + timedelta(hours=n) for n in range(72)]
     hours += [datetime(2013, 11, 2, tzinfo=UTC) + timedelta(hours=n) for n in range(72)]
     found = Counter(days_of(queue, [(at.isoformat(), NEW_YORK) for at in hours]))
@@ -80,8 +80,8 @@ def test_days_end_by_the_clocks_of_each_zone(queue: SqlQueue) -> None:
 
 def test_a_day_that_a_zone_leaves_out(queue: SqlQueue) -> None:
     """Samoa went over the date line in the night to what would have been the thirtieth."""
-    told = [("2011-12-30T09:59:59Z", "Pacific/Apia"), ("2011-12-30T10:00:00Z", "Pacific/Apia")]
-    assert days_of(queue, told) == ["2011-12-29", "2011-12-31"]
+    expected = [("2011-12-30T09:59:59Z", "Pacific/Apia"), ("2011-12-30T10:00:00Z", "Pacific/Apia")]
+    assert days_of(queue, expected) == ["2011-12-29", "2011-12-31"]
 
 
 def test_what_is_an_instant(queue: SqlQueue) -> None:

@@ -266,7 +266,7 @@ def test_an_idle_stream_notes_every_hour_that_it_has_looked(queue: SqlQueue, beg
     assert datetime.fromisoformat(stream.offset["time"]) > datetime.now(UTC) - timedelta(minutes=5)
 
 
-def test_rows_of_another_server_are_told_and_cured(queue: SqlQueue, stream: Stream) -> None:
+def test_rows_of_another_server_are_reported_and_cured(queue: SqlQueue, stream: Stream) -> None:
     archive(queue, done(2))
     rows(queue, "UPDATE {s}.job_archive SET ended_in = '4000000000000'")
     with pytest.raises(InvalidInput, match="came here in a dump") as caught:

@@ -1,4 +1,4 @@
-"""Who reads with a user that may not: what he is told when the frame is planned, or by the first task at the latest."""
+"""Who reads with a user that may not: what the error says when the frame is planned, or by the first task at the latest."""
 
 from collections.abc import Iterator
 from itertools import product

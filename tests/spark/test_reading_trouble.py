@@ -17,7 +17,7 @@ from dagster_sqlqueue.spark.source import register_source
 from tests.spark.support import NOON, Done, archive
 from tests.support import Work, own_server, rows, until
 
-# Nothing but their state tells them from a connection of this pool that has looked for them before.
+# Nothing but their state distinguishes them from a connection of this pool that has looked for them before.
 KEEPERS = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%pg_export_snapshot%' AND state = 'idle in transaction'"
 MANY = 200_000
 

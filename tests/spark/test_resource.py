@@ -316,7 +316,7 @@ def test_a_session_that_is_none_is_named(settings: dict[str, Any], said: str) ->
 
 
 @pytest.mark.parametrize("master", ["spark://a:1", "yarn", "local[2]"])
-def test_executors_are_told_the_host_of_the_driver(master: str, tmp_path: Path) -> None:
+def test_executors_get_the_host_of_the_driver(master: str, tmp_path: Path) -> None:
     conf = driver.conf_of(SparkSettings(master=master, driver_host="dagster.internal"), tmp_path, [])
     assert conf["spark.driver.host"] == ("127.0.0.1" if master == "local[2]" else "dagster.internal")
 

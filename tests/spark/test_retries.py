@@ -32,9 +32,9 @@ Order = tuple[str, Path, dict[str, str]]
 
 def drive(queue: SqlQueue, url: str, orders: Sequence[Order]) -> None:
     """Have one driver do it all: most of what it takes is the start of a JVM."""
-    told = json.dumps([(kind, str(notes), options) for kind, notes, options in orders])
+    arguments = json.dumps([(kind, str(notes), options) for kind, notes, options in orders])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.retry_driver", url, queue.database.schema, told],
+        [sys.executable, "-m", "tests.spark.retry_driver", url, queue.database.schema, arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

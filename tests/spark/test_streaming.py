@@ -25,7 +25,7 @@ Start = Callable[..., StreamingQuery]
 
 
 class Seen:
-    """What a query gave, batch by batch, with the partitions of each; it can be told to fail."""
+    """What a query gave, batch by batch, with the partitions of each; it can be made to fail."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[int]] = {}

@@ -30,7 +30,7 @@ class Armed:
         ((others,),) = self.run("waiter_arm", queue=queue, buckets=buckets, choosy=choosy, seconds=seconds)
         return int(others)
 
-    def told(self) -> list[tuple[str, str]]:
+    def notifications(self) -> list[tuple[str, str]]:
         """What came since the last call: the channel, `own` for the session's, and the payload."""
         self.connection.execute("SELECT pg_notify(%s, 'mark')", (self.channel,))
         found: list[tuple[str, str]] = []
@@ -52,7 +52,7 @@ def armed(queue: SqlQueue, url: str, count: int, /, **how: Any) -> Iterator[list
 
 
 def wakes(sessions: Sequence[Armed]) -> list[int]:
-    """How often each was woken since the last call, the most first; nothing else was told."""
-    told = [session.told() for session in sessions]
-    assert {note for notes in told for note in notes} <= {("own", "work")}
-    return sorted((len(notes) for notes in told), reverse=True)
+    """How often each was woken since the last call, the most first; nothing else came."""
+    notifications = [session.notifications() for session in sessions]
+    assert {note for notes in notifications for note in notes} <= {("own", "work")}
+    return sorted((len(notes) for notes in notifications), reverse=True)

@@ -1,5 +1,5 @@
 """A pooler in transaction mode, as far as it matters here: it names another session than the one that answers, and what a
-session has been told about plans is gone when a transaction is over.
+session was set about plans is gone when a transaction is over.
 """
 
 import contextlib

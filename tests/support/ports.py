@@ -1,4 +1,4 @@
-"""Ports for programs that listen some seconds after they were told where, and ports where nobody does."""
+"""Ports for programs that listen some seconds after they got their port, and ports where nobody does."""
 
 import random
 import socket

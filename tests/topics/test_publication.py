@@ -219,16 +219,16 @@ def test_each_queue_with_a_waiter_is_woken(topics: Topics, queue: SqlQueue, url:
     with caller(url, autocommit=True) as connection:
         session = Armed(queue, connection)
         topics.publish("orders", {})
-        assert session.told() == []
+        assert session.notifications() == []
         for name in ("work", "audit"):
             session.arm(queue=name)
         topics.publish("orders", {})
-        assert session.told() == [("own", "work")]
+        assert session.notifications() == [("own", "work")]
         session.arm()
         topics.publish("orders", {}, run_at=LATER)
-        assert session.told() == []
+        assert session.notifications() == []
         topics.publish_many("orders", [{}] * 1_200)
-        assert session.told() == [("own", "work")]
+        assert session.notifications() == [("own", "work")]
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def parent(span: ReadableSpan) -> tuple[str, str] | None:
     return None if span.parent is None else (f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}")
 
 
-def told(span: ReadableSpan) -> dict[str, Any]:
+def portable(span: ReadableSpan) -> dict[str, Any]:
     """A span, as it can be sent to another process."""
     return {
         "name": span.name,
@@ -62,4 +62,4 @@ def told(span: ReadableSpan) -> dict[str, Any]:
 
 def print_spans(recorded: Recorded) -> None:
     """The spans as one line of JSON."""
-    json.dump([told(span) for span in recorded.spans()], sys.stdout)
+    json.dump([portable(span) for span in recorded.spans()], sys.stdout)

@@ -134,7 +134,7 @@ def test_attributes_follow_the_conventions(queue: SqlQueue, spec: QueueSpec[Work
         (7, "retry", True),
     ],
 )
-def test_the_outcome_is_told(
+def test_the_outcome_is_recorded(
     queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded, outcome: Any, name: str, failed: bool
 ) -> None:
     queue.enqueue(spec, NewJob(Work(n=1), max_attempts=1))
@@ -146,7 +146,7 @@ def test_the_outcome_is_told(
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_an_exception_is_told_and_nothing_of_the_payload(
+def test_an_exception_is_recorded_and_nothing_of_the_payload(
     queue: SqlQueue, schema: str, recorded: Recorded, mode: Mode
 ) -> None:
     cards = QueueSpec("cards", Card, max_attempts=1)
@@ -160,10 +160,10 @@ def test_an_exception_is_told_and_nothing_of_the_payload(
     assert summary.failed == 1
     span = recorded.one("process cards")
     (event,) = span.events
-    told = dict(event.attributes or {})
+    recorded_error = dict(event.attributes or {})
     assert event.name == "exception"
-    assert told["exception.type"] == attributes(span)["error.type"] == "LookupError"
-    assert "in charge" in str(told["exception.stacktrace"])
+    assert recorded_error["exception.type"] == attributes(span)["error.type"] == "LookupError"
+    assert "in charge" in str(recorded_error["exception.stacktrace"])
     assert span.status.status_code is StatusCode.ERROR
     assert attributes(span)["sqlqueue.job.outcome"] == "retry"
     assert "4111" not in recorded.everything()
@@ -171,7 +171,7 @@ def test_an_exception_is_told_and_nothing_of_the_payload(
     assert value(queue, "SELECT error LIKE '%Ada%' FROM {s}.job_archive"), "the words are with the job"
 
 
-def test_texts_of_outcomes_and_refusals_are_not_told(queue: SqlQueue, recorded: Recorded) -> None:
+def test_texts_of_outcomes_and_refusals_are_not_recorded(queue: SqlQueue, recorded: Recorded) -> None:
     cards = QueueSpec("cards", Card)
     queue.create_queue(cards)
     sending = traced(queue, recorded)
@@ -199,7 +199,7 @@ def test_many_carry_one_span_on(queue: SqlQueue, spec: QueueSpec[Work], recorded
     assert sorted(len(job.tags) for job in claimed) == [1, 1, 1, 2]
 
 
-def test_a_duplicate_is_told(queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
+def test_a_duplicate_is_recorded(queue: SqlQueue, spec: QueueSpec[Work], recorded: Recorded) -> None:
     sending = traced(queue, recorded)
     for _ in range(2):
         sending.enqueue(spec, NewJob(Work(n=1), unique_key="k"))

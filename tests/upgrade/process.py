@@ -50,7 +50,7 @@ def migrate(queue: SqlQueue) -> None:
 
 
 def consume(queue: SqlQueue, stopping: threading.Event) -> None:
-    """Work off until told to stop."""
+    """Work off until stopped."""
 
     def handle(job: Job[Work]) -> None:
         say("ended", job.id, "plain")

@@ -37,19 +37,19 @@ def test_producers_go_on_while_a_migration_waits_for_an_open_select(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     become(monkeypatch, 2)
-    told: list[str] = []
+    reported: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        migration = pool.submit(queue.migrate, LockWaits(0.2, 600.0, told.append))
-        until(lambda: told, "the word on whom it waits")
+        migration = pool.submit(queue.migrate, LockWaits(0.2, 600.0, reported.append))
+        until(lambda: reported, "the word on whom it waits")
         for n in range(20):
             queue.enqueue(spec, Work(n=n))
         assert not migration.done()
         assert value(queue, "SELECT count(*) FROM {s}.job") == 20
         reader.rollback()
         assert [one.version for one in migration.result()] == [2]
-    assert f"it waits for process {reader.info.backend_pid}, in a transaction since 20" in told[0]
-    assert told[0].endswith("Z, idle after: SELECT   ?")
-    assert SECRET not in "".join(told)
+    assert f"it waits for process {reader.info.backend_pid}, in a transaction since 20" in reported[0]
+    assert reported[0].endswith("Z, idle after: SELECT   ?")
+    assert SECRET not in "".join(reported)
 
 
 def test_it_gives_up_and_leaves_everything_as_it_was(

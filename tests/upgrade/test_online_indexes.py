@@ -1,4 +1,4 @@
-"""Indexes that are made CONCURRENTLY: what an interrupted build left is made anew, and a long wait is told and ended."""
+"""Indexes that are made CONCURRENTLY: what an interrupted build left is made anew, and a long wait is reported and ended."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,10 +51,10 @@ def valid(queue: SqlQueue) -> list[tuple[bool]]:
 def test_jobs_come_and_go_while_an_index_is_made(
     queue: SqlQueue, spec: QueueSpec[Work], writer: "psycopg.Connection[Any]"
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        migration = pool.submit(queue.migrate, LockWaits(0.3, 600.0, told.append))
-        until(lambda: building(queue) and told, "the build, and the word on whom it waits")
+        migration = pool.submit(queue.migrate, LockWaits(0.3, 600.0, reported.append))
+        until(lambda: building(queue) and reported, "the build, and the word on whom it waits")
         locks = "SELECT l.mode FROM pg_locks AS l WHERE l.pid = ANY (%s) AND l.relation = %s::regclass AND l.granted"
         found = rows(queue, locks, building(queue), f"{queue.database.schema}.job")
         assert {mode for (mode,) in found} == {"ShareUpdateExclusiveLock"}
@@ -63,8 +63,8 @@ def test_jobs_come_and_go_while_an_index_is_made(
         assert not migration.done()
         writer.rollback()
         assert [one.version for one in migration.result()] == [3]
-    assert f"it waits for process {writer.info.backend_pid}" in told[0]
-    assert "hunter2" not in "".join(told)
+    assert f"it waits for process {writer.info.backend_pid}" in reported[0]
+    assert "hunter2" not in "".join(reported)
     assert valid(queue) == [(True,)]
 
 

@@ -1,4 +1,4 @@
-"""Producers on a schema that does not serve their code any more are told which of the two is to be upgraded."""
+"""Producers on a schema that does not serve their code any more learn which of the two is to be upgraded."""
 
 import asyncio
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def verbs(queue: SqlQueue) -> dict[str, Callable[[str], object]]:
     }
 
 
-def test_a_producer_that_a_schema_does_not_serve_any_more_is_told(
+def test_a_producer_that_a_schema_does_not_serve_any_more_learns_it(
     queue: SqlQueue, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -66,18 +66,18 @@ def test_a_producer_that_a_schema_does_not_serve_any_more_is_told(
     Topics(queue).subscribe("topic", "all", "work")
     rows(queue, "ALTER TABLE {s}.job RENAME priority TO urgency")
     for name, call in verbs(queue).items():
-        with pytest.raises(SchemaTooNew, match="The package is to be upgraded") as told:
+        with pytest.raises(SchemaTooNew, match="The package is to be upgraded") as refused:
             call(url)
-        assert told.value.__cause__ is not None, name
+        assert refused.value.__cause__ is not None, name
 
 
 def test_an_error_that_has_another_cause_stays_what_it_is(queue: SqlQueue, url: str) -> None:
     Topics(queue).subscribe("topic", "all", "work")
     rows(queue, "ALTER TABLE {s}.job ADD CONSTRAINT cheap CHECK (priority < 0)")
     for name, call in verbs(queue).items():
-        with pytest.raises(Exception, match="cheap") as told:
+        with pytest.raises(Exception, match="cheap") as refused:
             call(url)
-        assert not isinstance(told.value, SchemaTooNew), name
+        assert not isinstance(refused.value, SchemaTooNew), name
 
 
 def test_nothing_is_looked_up_while_all_goes_well(queue: SqlQueue, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

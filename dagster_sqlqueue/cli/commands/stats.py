@@ -157,8 +157,8 @@ def _name(row: "QueueStats") -> Text:
 
 
 def _in_full(row: "QueueStats") -> Iterator[tuple[str, Any]]:
-    def counted(figure: int) -> str:
-        return display.count(figure, row.counted_up_to)
+    def counted(number: int) -> str:
+        return display.count(number, row.counted_up_to)
 
     def spread(name: str) -> str:
         return ", ".join(f"p{p} {display.duration(getattr(row, f'{name}_seconds_p{p}'))}" for p in (50, 95, 99))

@@ -15,17 +15,17 @@ from tests.roles.desk import B, C, Desk, O, P, verb
 from tests.support import Work, value
 
 
-def told(desk: Desk) -> Callback:
+def own_callback(desk: Desk) -> Callback:
     """What is put on a queue that the user's role need not know."""
-    desk.owner.create_queue(QueueSpec("told", Work, bucket_count=1))
-    return Callback("told", context={"for": desk.name})
+    desk.owner.create_queue(QueueSpec("ended", Work, bucket_count=1))
+    return Callback("ended", context={"for": desk.name})
 
 
 def callbacks(desk: Desk) -> int:
     return int(
         value(
             desk.owner,
-            "SELECT count(*) FROM {s}.job WHERE queue = 'told' AND payload->'context'->>'for' = %s",
+            "SELECT count(*) FROM {s}.job WHERE queue = 'ended' AND payload->'context'->>'for' = %s",
             desk.name,
         )
     )
@@ -33,7 +33,7 @@ def callbacks(desk: Desk) -> int:
 
 def opened(desk: Desk) -> UUID:
     """A group with one member."""
-    group = Groups(desk.owner).open(told(desk))
+    group = Groups(desk.owner).open(own_callback(desk))
     Followers(desk.owner).enqueue(desk.spec, Work(n=1), group=group)
     return group
 
@@ -50,10 +50,10 @@ def note_progress(queue: SqlQueue, desk: Desk) -> Any:
 @verb(P, O)
 def enqueue_followed(queue: SqlQueue, desk: Desk) -> Any:
     followers = Followers(queue)
-    first = followers.enqueue(desk.spec, NewJob(Work(n=1), unique_key="k"), callbacks=told(desk))
-    merged = followers.enqueue(desk.spec, NewJob(Work(n=1), unique_key="k"), callbacks=told(desk))
+    first = followers.enqueue(desk.spec, NewJob(Work(n=1), unique_key="k"), callbacks=own_callback(desk))
+    merged = followers.enqueue(desk.spec, NewJob(Work(n=1), unique_key="k"), callbacks=own_callback(desk))
     assert merged.job_id == first.id
-    assert followers.enqueue_many(desk.spec, [Work(n=n) for n in range(3)], callbacks=told(desk)).inserted == 3
+    assert followers.enqueue_many(desk.spec, [Work(n=n) for n in range(3)], callbacks=own_callback(desk)).inserted == 3
     jobs = desk.owner.claim(desk.name, limit=4, worker="w", buckets=[0, 1])
     desk.owner.complete(jobs)
     assert callbacks(desk) == 5
@@ -64,14 +64,14 @@ def follow(queue: SqlQueue, desk: Desk) -> Any:
     ended = desk.claimed(1)[0]
     desk.owner.complete([ended])
     (waits,) = desk.filled(1)
-    assert not Followers(queue).follow(ended.id, told(desk))
-    assert Followers(queue).follow(waits, told(desk))
+    assert not Followers(queue).follow(ended.id, own_callback(desk))
+    assert Followers(queue).follow(waits, own_callback(desk))
     assert callbacks(desk) == 1
 
 
 @verb(P, O)
 def follow_awaited(queue: SqlQueue, desk: Desk) -> Any:
-    callback, (waits,) = told(desk), desk.filled(1)
+    callback, (waits,) = own_callback(desk), desk.filled(1)
 
     async def put() -> None:
         async with await AsyncConnection.connect(desk.url) as connection:
@@ -84,14 +84,14 @@ def follow_awaited(queue: SqlQueue, desk: Desk) -> Any:
 
 @verb(O, B)
 def who_follows(queue: SqlQueue, desk: Desk) -> Any:
-    done = Followers(desk.owner).enqueue(desk.spec, Work(n=1), callbacks=told(desk))
+    done = Followers(desk.owner).enqueue(desk.spec, Work(n=1), callbacks=own_callback(desk))
     assert len(Followers(queue).of(done.id)) == 1
 
 
 @verb(P, O)
 def fill_a_group(queue: SqlQueue, desk: Desk) -> Any:
     groups = Groups(queue)
-    group = groups.open(told(desk))
+    group = groups.open(own_callback(desk))
     groups.add(group, desk.filled(2))
     Followers(queue).enqueue(desk.spec, Work(n=1), group=group)
     groups.close(group)
@@ -101,7 +101,7 @@ def fill_a_group(queue: SqlQueue, desk: Desk) -> Any:
 
 @verb(P, O)
 def fill_a_group_awaited(queue: SqlQueue, desk: Desk) -> Any:
-    callback, jobs = told(desk), desk.filled(1)
+    callback, jobs = own_callback(desk), desk.filled(1)
 
     async def put() -> None:
         async with await AsyncConnection.connect(desk.url) as connection:
@@ -131,7 +131,7 @@ def outcomes(queue: SqlQueue, desk: Desk) -> Any:
 
 @verb(O, B)
 def wait(queue: SqlQueue, desk: Desk) -> Any:
-    """An observer may not have himself told, and looks."""
+    """An observer may not have itself notified, and polls."""
     (job, other) = desk.claimed(2)
     (waits,) = desk.filled(1)
     with Results(queue) as results:

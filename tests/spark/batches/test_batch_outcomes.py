@@ -15,9 +15,9 @@ from tests.support.leased import ids_of, outcomes_of, publish, seal
 
 def test_each_job_ends_as_was_reported_and_the_others_succeed(filled: SqlQueue) -> None:
     batch, ids = seal(filled), ids_of(filled)
-    told = outcomes_of(ids)
-    assert batches.report(filled, batch, [*told, (UUID(int=1), Done())]) == {id for id, _ in told}
-    assert batches.outcomes(filled, batch) == dict(told)
+    reports = outcomes_of(ids)
+    assert batches.report(filled, batch, [*reports, (UUID(int=1), Done())]) == {id for id, _ in reports}
+    assert batches.outcomes(filled, batch) == dict(reports)
     publish(filled, batch)
     assert states(filled) == {
         **dict.fromkeys(range(30), "succeeded"),
@@ -60,8 +60,8 @@ def test_of_repeated_reports_the_first_stands_and_only_success_replaces_it(fille
     assert batches.report(filled, batch, [(ids[0], Reject("three")), (ids[1], Retry("late"))]) == {ids[0], ids[1]}
     assert batches.outcomes(filled, batch) == {ids[0]: Retry("one"), ids[1]: Done(1)}
     with ThreadPoolExecutor(4) as pool:
-        told = [(id, Done()) for id in ids.values()]
-        assert list(pool.map(lambda _: batches.report(filled, batch, told), range(8))) == [set(ids.values())] * 8
+        reports = [(id, Done()) for id in ids.values()]
+        assert list(pool.map(lambda _: batches.report(filled, batch, reports), range(8))) == [set(ids.values())] * 8
     assert batches.outcomes(filled, batch) == {**dict.fromkeys(ids.values(), Done()), ids[1]: Done(1)}
 
 

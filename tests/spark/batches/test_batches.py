@@ -111,15 +111,15 @@ def test_results_and_the_end_of_the_jobs_are_one(filled: SqlQueue) -> None:
         publish(filled, batch)
 
 
-def test_while_a_lease_runs_the_key_is_refused_with_its_holder(filled: SqlQueue) -> None:
-    batch = seal(filled, owner="the holder", lease_seconds=900)
-    with pytest.raises(BatchLost, match=r"batch 'k' is held by 'the holder' for (900|[78]\d\d) more seconds"):
+def test_while_a_lease_runs_the_key_is_refused_with_its_owner(filled: SqlQueue) -> None:
+    batch = seal(filled, owner="the owner", lease_seconds=900)
+    with pytest.raises(BatchLost, match=r"batch 'k' is held by 'the owner' for (900|[78]\d\d) more seconds"):
         seal(filled, patience_seconds=0)
     publish(filled, batch)
     assert seal(filled, patience_seconds=0).job_count == 0
 
 
-def test_waiting_ends_when_the_holder_publishes(filled: SqlQueue) -> None:
+def test_waiting_ends_when_the_owner_publishes(filled: SqlQueue) -> None:
     batch = seal(filled, lease_seconds=900)
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(seal, filled, patience_seconds=PATIENCE)
@@ -274,21 +274,21 @@ def test_kept_does_not_take_a_published_batch_for_lost(filled: SqlQueue) -> None
     assert filled.archived("work", since_seconds=3_600) == {"succeeded": 30}
 
 
-def _seal_and_wait(url: str, schema: str, told: Connection) -> None:
+def _seal_and_wait(url: str, schema: str, sending: Connection) -> None:
     with SqlQueue(url, schema=schema) as queue:
         batch = seal(queue, owner="killed", lease_seconds=300)
         with batches.kept(queue, [batch], lease_seconds=300):
-            told.send(batch)
+            sending.send(batch)
             threading.Event().wait()
 
 
 def test_a_killed_owners_batch_is_taken_over_when_its_lease_ran_out(url: str, filled: SqlQueue) -> None:
     context = multiprocessing.get_context("forkserver")
-    told, tells = context.Pipe(duplex=False)
-    owner = context.Process(target=_seal_and_wait, args=(url, filled.database.schema, tells))
+    receiving, sending = context.Pipe(duplex=False)
+    owner = context.Process(target=_seal_and_wait, args=(url, filled.database.schema, sending))
     owner.start()
-    assert told.poll(PATIENCE)
-    former: Batch = told.recv()
+    assert receiving.poll(PATIENCE)
+    former: Batch = receiving.recv()
     assert owner.pid
     os.kill(owner.pid, signal.SIGKILL)
     owner.join(PATIENCE)

@@ -166,11 +166,11 @@ def test_an_overlapping_move_is_cancelled_when_the_batch_is_given_up(filled: Sql
 def test_outcomes_of_single_jobs(filled: SqlQueue) -> None:
     batch = seal(filled)
     ids = ids_of(filled)
-    told = outcomes_of(ids)[:6]
+    reports = outcomes_of(ids)[:6]
     stranger = UUID(int=1)
-    assert batches.report(filled, batch, [*told, (stranger, Done())]) == {id for id, _ in told}
+    assert batches.report(filled, batch, [*reports, (stranger, Done())]) == {id for id, _ in reports}
     assert batches.report(filled, batch, [(ids[0], Reject("worse")), (ids[1], Done())]) == {ids[0], ids[1]}
-    assert batches.outcomes(filled, batch) == {**dict(told), ids[1]: Done()}
+    assert batches.outcomes(filled, batch) == {**dict(reports), ids[1]: Done()}
     rows(filled, "CREATE TABLE {s}.written (n integer)")
     with batches.publication(filled, batch, output={}) as transaction:
         transaction.connection.execute(f"INSERT INTO {filled.database.schema}.written VALUES (1)".encode())

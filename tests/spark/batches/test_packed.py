@@ -83,13 +83,13 @@ def test_a_filter_takes_its_jobs_only(filled: SqlQueue) -> None:
 
 
 def test_what_others_rely_on_stays_where_it_is(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    """A unique key is held to the end, followers are told, a cancellation stays asked for; and all end with the batch."""
-    queue.create_queue(QueueSpec("told", Work))
+    """A unique key is held to the end, followers are notified, a cancellation stays requested; all end with the batch."""
+    queue.create_queue(QueueSpec("ended", Work))
     plain = queue.enqueue(spec, Work(n=0))
     unique = queue.enqueue(spec, NewJob(Work(n=1), unique_key="u"))
     followed = queue.enqueue(spec, Work(n=2))
     assert followed is not None
-    Followers(queue).follow(followed, Callback("told"))
+    Followers(queue).follow(followed, Callback("ended"))
     large = queue.enqueue(spec, Work(n=3, note=Random(3).randbytes(10_000).hex()))
     batch = seal(queue)
     assert batch.job_count == 4
@@ -103,7 +103,7 @@ def test_what_others_rely_on_stays_where_it_is(queue: SqlQueue, spec: QueueSpec[
     publish(queue, batch)
     assert ended(queue, 4)
     assert (
-        value(queue, "SELECT count(*) FROM {s}.job WHERE queue = 'told' AND payload ->> 'job_id' = %s", str(followed))
+        value(queue, "SELECT count(*) FROM {s}.job WHERE queue = 'ended' AND payload ->> 'job_id' = %s", str(followed))
         == 1
     )
 
@@ -172,21 +172,23 @@ def test_all_that_fits_is_found_by_a_verb(many: SqlQueue) -> None:
     assert set(many.cancel("work", Selection(payload={"note": "x"})).requested) == {ids[n] for n in range(0, 30, 3)}
 
 
-def test_who_follows_a_job_of_a_pack_is_told(many: SqlQueue) -> None:
-    many.create_queue(QueueSpec("told", Work))
+def test_who_follows_a_job_of_a_pack_is_notified(many: SqlQueue) -> None:
+    many.create_queue(QueueSpec("ended", Work))
     batch = seal(many)
     job = packed(many)[7]
-    Followers(many).follow(job, Callback("told"))
+    Followers(many).follow(job, Callback("ended"))
     assert value(many, "SELECT followed FROM {s}.job WHERE id = %s", job)
     publish(many, batch)
-    assert value(many, "SELECT count(*) FROM {s}.job WHERE queue = 'told' AND payload ->> 'job_id' = %s", str(job)) == 1
+    assert (
+        value(many, "SELECT count(*) FROM {s}.job WHERE queue = 'ended' AND payload ->> 'job_id' = %s", str(job)) == 1
+    )
 
 
 def test_reported_jobs_are_unpacked_with_those_beside_them(many: SqlQueue) -> None:
     batch = seal(many)
     ids = packed(many)
-    told = [(ids[7], Reject("bad row")), (ids[429], Retry("again", after=1_000)), (UUID(int=1), Reject("whose?"))]
-    assert batches.report(many, batch, told) == {ids[7], ids[429]}
+    reports = [(ids[7], Reject("bad row")), (ids[429], Retry("again", after=1_000)), (UUID(int=1), Reject("whose?"))]
+    assert batches.report(many, batch, reports) == {ids[7], ids[429]}
     assert 0 < len(packed(many)) < 430
     publish(many, batch)
     assert many.archived("work", since_seconds=3_600) == {"succeeded": 428, "failed": 1}
