@@ -77,7 +77,7 @@ clean: ## Stop the embedded database and remove the state of demo and UI
 distclean: clean ## Remove the virtual environment too
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-# Bytecode is compiled once: where Python is told not to write it, every start would compile all of Dagster again.
+# Bytecode is compiled once: where Python is set not to write it, every start would compile all of Dagster again.
 define install
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$(1).txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -1,6 +1,6 @@
 """Processes that drain one queue together, all by the same loop: take a batch, end it, until nothing is left.
 
-They are started once and then told what to drain, so that no round pays for a start.
+They are started once and then sent what to drain, so that no round pays for a start.
 """
 
 import multiprocessing
@@ -44,15 +44,15 @@ class Crew:
             jobs: how many there are; another number is an error.
             options: of the loop.
         """
-        self._tell(options)
+        self._send(options)
         self._hear()
-        self._tell("go")
+        self._send("go")
         parts = self._hear()
         done = Drained(sum(part[2] for part in parts), max(part[1] for part in parts) - min(part[0] for part in parts))
         assert done.jobs == jobs, f"{done.jobs} jobs of {jobs} were drained"
         return done
 
-    def _tell(self, what: object) -> None:
+    def _send(self, what: object) -> None:
         for end in self._ends:
             end.send(what)
 

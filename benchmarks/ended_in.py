@@ -1,4 +1,4 @@
-"""What the archive's index by transaction, which streams look by, costs whoever ends jobs: with it and without, in turns.
+"""What the archive's index by transaction, by which streams read, costs those that end jobs: with it and without, in turns.
 
 Two schemas hold the same archive, of the one the index is dropped. Jobs are ended in two ways: 100 at a time, as consumers
 do, of which the finish alone counts, and all at once, as the publication of a leased batch does.

@@ -1,4 +1,4 @@
-"""Followers: what the trigger costs that tells who follows a job, where nobody does, and where everybody does.
+"""Followers: what the trigger costs that notifies who follows a job, where nobody does, and where everybody does.
 
 Only the statement that ends a batch is timed. Batch by batch, in the same table, two connections take turns: one as
 everybody has it, and one for which no trigger fires.

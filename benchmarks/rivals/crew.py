@@ -1,4 +1,4 @@
-"""Processes of one contender, told what to do by lines of JSON."""
+"""Processes of one contender, controlled by lines of JSON."""
 
 import json
 import os
@@ -29,13 +29,13 @@ class Crew:
 
     def one(self, number: int, order: str, **given: Any) -> dict[str, Any]:
         """Have one of them do something; gives its answer."""
-        self._tell(self._processes[number], order, given)
+        self._send(self._processes[number], order, given)
         return self._hear(self._processes[number])
 
     def all(self, order: str, **given: Any) -> list[dict[str, Any]]:
         """Have all of them do the same at the same time; gives their answers."""
         for process in self._processes:
-            self._tell(process, order, given)
+            self._send(process, order, given)
         return [self._hear(process) for process in self._processes]
 
     def drain(self, jobs: int) -> float:
@@ -45,7 +45,7 @@ class Crew:
         assert done == jobs, f"{self._contender.name}: {done} jobs of {jobs} were worked off"
         return jobs / (max(part["ended"] for part in parts) - min(part["began"] for part in parts))
 
-    def _tell(self, process: "subprocess.Popen[str]", order: str, given: dict[str, Any]) -> None:
+    def _send(self, process: "subprocess.Popen[str]", order: str, given: dict[str, Any]) -> None:
         assert process.stdin
         process.stdin.write(json.dumps({"do": order, **given}) + "\n")
         process.stdin.flush()

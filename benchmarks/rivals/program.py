@@ -1,4 +1,4 @@
-"""The program of a rival in Python: it does what it is told by lines of JSON, and answers each with one.
+"""The program of a rival in Python: it takes orders as lines of JSON, and answers each with one.
 
 The orders are the same for the programs in Node (`node/program.mjs`): `setup`, `clear`, `bulk`, `single`, `drain`, `serve`,
 `served` and `send`. Moments are those of the system's clock, in seconds, so that two processes agree on them.

@@ -141,7 +141,7 @@ class Claimer:
         return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
 
     def send_lock(self, transaction: Transaction, endings: Endings | None = None) -> SentLock:
-        """Ask for the lock of the next batch while another one is worked on. Tell `locked` what came of it.
+        """Ask for the lock of the next batch while another one is worked on. Pass the outcome to `locked`.
 
         Args:
             transaction: where.

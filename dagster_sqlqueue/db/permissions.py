@@ -66,7 +66,7 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
         one = len(wanted) == 1
         cure = (
             f"it takes {'the role' if one else 'one of the roles'} {', '.join(wanted)}: have a DBA run GRANT"
-            f' {wanted[0] if one else "…"} TO "{user}" (sqlqueue migrate --roles makes the roles; docs/roles.md tells them'
+            f' {wanted[0] if one else "…"} TO "{user}" (sqlqueue migrate --roles makes the roles; docs/roles.md lists them'
             " apart)"
         )
     else:

@@ -23,7 +23,7 @@ def stable_id(moment: datetime, text: str) -> UUID:
 
     Args:
         moment: with a time zone; belongs to the thing (an event's time), never to the clock.
-        text: what tells the thing from all others of that queue.
+        text: what distinguishes the thing from all others of that queue.
     """
     return _of(int(moment.timestamp()) * 1000, text.encode())
 

@@ -53,7 +53,7 @@ class NewJob(Generic[Payload]):
         backoff: instead of the queue's.
         tags: words to find and filter by.
         region: the region whose buckets take it; None for any bucket.
-        id: the job's id, for a producer that can tell the same job again; made if None.
+        id: the job's id, for a producer that recognises the same job again; made if None.
     """
 
     payload: Payload | dict[str, Any]

@@ -138,7 +138,7 @@ class Claims:
 
         Until then nothing is decided: rolled back, or lost by a failover, the claim never was, and the next one of the same
         job has the same `lease_no`. Pass neither the jobs nor their numbers on before the commit: the receiver could not
-        tell the one claim from the other.
+        distinguish the two claims.
 
         Args:
             executor: the `Database.transaction`.

@@ -131,7 +131,7 @@ class ClaimsAhead:
         Args:
             channels: where to send; nothing is under way there.
             endings: as for `finish`, of jobs without a place in their key's line; None: only claim.
-            request: the claim's arguments, `joining`, with buckets. Tell its hints what came of it: `SentClaim.noted`.
+            request: the claim's arguments, `joining`, with buckets. Pass the outcome to its hints: `SentClaim.noted`.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is claimed.
 
         Raises:

@@ -43,7 +43,7 @@ class Locks:
         that follows. So is one that holds its unique key until it is claimed: the key is free before it begins.
 
         Their `lease_no` is the one that they have once the transaction commits. Rolled back, it is given again: outside
-        of the transaction it does not tell one try from another, and is not to be passed on.
+        of the transaction it does not distinguish two tries, and is not to be passed on.
 
         Args:
             transaction: of `Database.transact` or `Database.transaction`; nothing is to be written in it before.

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 5.0
 
 
 class JobEndListener:
-    """Tells waits when their jobs end. May be used from any thread.
+    """Notifies waits when their jobs end. May be used from any thread.
 
     Args:
         database: lends one connection, while there are waits and for half a minute after that.

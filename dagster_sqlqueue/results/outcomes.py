@@ -96,11 +96,11 @@ class OutcomeVerbs(ServiceVerbs):
             InvalidInput, UnknownJob, WaitTimedOut, DatabaseUnavailable: as for `wait`.
         """
         waiting = self._wait(ids, timeout_seconds)
-        if waiting.look():
+        if waiting.poll():
             return waiting.outcomes
         event = threading.Event()
         with self._watching(waiting, event.set):
-            while not waiting.look():
+            while not waiting.poll():
                 event.wait(waiting.pause(listening=self._end_listener.listening))
                 event.clear()
         return waiting.outcomes
@@ -114,7 +114,7 @@ class OutcomeVerbs(ServiceVerbs):
     ) -> dict[UUID, JobOutcome]:
         """`wait_many` in a program that uses `asyncio`; the database is asked in threads of their own."""
         waiting = self._wait(ids, timeout_seconds)
-        if await asyncio.to_thread(waiting.look):
+        if await asyncio.to_thread(waiting.poll):
             return waiting.outcomes
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
@@ -125,7 +125,7 @@ class OutcomeVerbs(ServiceVerbs):
         block = self._watching(waiting, wake)
         block.__enter__()
         try:
-            while not await asyncio.to_thread(waiting.look):
+            while not await asyncio.to_thread(waiting.poll):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), waiting.pause(listening=self._end_listener.listening))
                 event.clear()

@@ -60,7 +60,7 @@ class Wait:
         self.open = list(ids)
         self.outcomes: dict[UUID, JobOutcome] = {}
         self._ids = ids
-        self._look = outcomes
+        self._poll = outcomes
         self._database = database
         self._follows = notified
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Wait:
         self._away_since: float | None = None
         self._pause = 0.0
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether all have ended.
 
         Raises:
@@ -81,7 +81,7 @@ class Wait:
             if self.outcomes:
                 # An end before this is found by the check, one after it is notified.
                 self._follow()
-            found = self._look(self.open)
+            found = self._poll(self.open)
         except DatabaseUnavailable:
             now = time.monotonic()
             self._away_since = self._away_since or now

@@ -89,7 +89,7 @@ def definitions() -> str:
 
 
 def digest() -> str:
-    """What tells these definitions from those of another version of the package."""
+    """What distinguishes these definitions from those of another version of the package."""
     return hashlib.sha256(definitions().encode()).hexdigest()
 
 

@@ -124,7 +124,7 @@ class LockWaits:
         mark: str = "",
         give_up: Callable[[], None] | None = None,
     ) -> Iterator[None]:
-        """Tell on whom a session waits while the block runs.
+        """Report which sessions a session waits for while the block runs.
 
         Args:
             database: where it is; a connection of its own is opened once there is a wait.

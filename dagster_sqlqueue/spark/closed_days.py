@@ -97,7 +97,7 @@ def check_kept(
     Jobs of a day are missing if the archive holds fewer of them than when the day was computed, or if the first of them
     finished later. Retention may have removed them if that first job finished longer ago than the queue keeps ended jobs
     now, or if the archive holds no job of the queue that finished as early: retention removes whole days of UTC, the oldest
-    first, so this tells also what a shorter retention removed that was set before.
+    first, so this also finds what a shorter retention removed that was set before.
 
     Args:
         queue: where the archive is.

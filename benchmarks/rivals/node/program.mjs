@@ -1,4 +1,4 @@
-// The program of a rival in Node: it does what it is told by lines of JSON, and answers each with one. The orders are those of
+// The program of a rival in Node: it takes orders as lines of JSON, and answers each with one. The orders are those of
 // program.py, and so are the payloads.
 
 import { createInterface } from "node:readline";
