@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import Depth, Head
+from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
@@ -19,10 +19,11 @@ from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, lin
 from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
-from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, jobs_in, measured
+from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, RunRate, jobs_in, measured
 from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
 from dagster_sqlqueue.orchestration.tick_events import Memory, report
+from dagster_sqlqueue.orchestration.tick_status import COUNTED, ranges, tick_status
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
@@ -30,11 +31,6 @@ from dagster_sqlqueue.schema import migrations
 SLOT_TAG = "sqlqueue/slot"
 BUCKETS_TAG = "sqlqueue/buckets"
 
-_NAMED = 5
-_COUNTED = 1_000
-"""The most jobs to count for a text that only users read."""
-_LONGEST_TAG = 200
-_LONGEST_NAMES = 20
 _SHORTEST_START_SECONDS = 30.0
 _OTHER_RUNS_SECONDS = 60.0
 _RUN_UPDATE_SECONDS = 10.0
@@ -155,23 +151,13 @@ def build_sqlqueue_sensor(
         # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
         requests = [tick.request(slot, state.heads) for slot in reserved]
-        memory.status = status = tick.status(state, planned, reserved, widened, memory)
+        memory.status = status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
         context.log.info("%s", status)
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
         return dg.SensorResult(skip_reason=status, asset_events=events, cursor=memory.cursor())
 
     return bucket_heads if observe_job is None else copied_quietly(bucket_heads)
-
-
-def _status_line(name: str, heads: Sequence[Head], depth: Depth) -> str:
-    """The depth of the queue, for the list of ticks."""
-    waits = [-head.due_seconds for head in heads if head.due_seconds < 0]
-    later = f", next due in {min(waits):.0f} s" if waits and not depth.ready else ""
-    more = "+" if depth.ready >= depth.cap else ""
-    others = "+" if depth.running + depth.scheduled + depth.held >= _COUNTED else ""
-    leased, scheduled = f"{depth.running:,}{others} leased", f"{depth.scheduled:,}{others} scheduled"
-    return f"{name}: {depth.ready:,}{more} ready, {leased}, {scheduled}{later}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +187,8 @@ class _Tick:
         per_run = settings.jobs_per_run or jobs_in(memory.rate, settings.run_seconds)
         # Counting is most of a tick's cost: where no run can be added it decides nothing.
         room = len(found.kept) < settings.max_runs
-        cap = (settings.max_runs - 1) * per_run + 1 if room else _COUNTED
-        depth = self.queue.depth(name, cap=max(cap, _COUNTED), others_cap=_COUNTED)
+        cap = (settings.max_runs - 1) * per_run + 1 if room else COUNTED
+        depth = self.queue.depth(name, cap=max(cap, COUNTED), others_cap=COUNTED)
         paused = self.known.paused_at is not None
         return QueueState(name, paused, heads, depth, found, slots.asked(self.queue, name), per_run)
 
@@ -289,36 +275,9 @@ class _Tick:
             },
         )
 
-    def status(
-        self,
-        state: QueueState,
-        planned: Plan,
-        reserved: Sequence[slots.Slot],
-        widened: Sequence[slots.Slot],
-        memory: Memory,
-    ) -> str:
-        """Describe what the tick read and did, for users."""
-        said = [_status_line(state.queue, state.heads, state.depth)]
-        if state.capacity.freed:
-            said.append(f"free again: {_some(state.capacity.freed, 'slot')}")
-        if runs := state.capacity.runs:
-            said.append(_some([f"{run} has {_buckets(state.covered[number])}" for number, run in runs.items()], "run"))
-        if widened:
-            said.append(f"they take over {', '.join(_buckets(slot.buckets) for slot in widened)}")
-        if reserved:
-            said.append(f"requested {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
-            if memory.rate is not None and self._learns:
-                said.append(f"{memory.rate}, so {state.jobs_per_run:,} for each")
-        if planned.waiting:
-            named = [
-                f"{bucket} ({state.asked[bucket].starts} runs, the next in {wait:.0f} s)"
-                for bucket, wait in planned.waiting.items()
-            ]
-            said.append(f"no run took a job of bucket {_some(named, 'bucket')}")
-        if at := self.known.paused_at:
-            until = f" until {self.known.paused_until:%Y-%m-%d %H:%M} UTC" if self.known.paused_until else ""
-            said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC{until}, resume it with: sqlqueue resume {state.queue}")
-        return "; ".join(said)
+    def learned_rate(self, memory: Memory) -> RunRate | None:
+        """The measured rate, if the number of runs depends on it."""
+        return memory.rate if self._learns else None
 
     @property
     def _start_seconds(self) -> float:
@@ -379,28 +338,3 @@ def slot_of(run: dg.DagsterRun, op: str) -> slots.Slot | None:
         return DrainConfig(**config).reserved(run.tags[QUEUE_TAG])
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _some(texts: Sequence[str], what: str) -> str:
-    """List the first texts, and how many more there are."""
-    more = len(texts) - _NAMED
-    return ", ".join(texts[:_NAMED]) + (f" and {more} more {what}{'s' * (more > 1)}" if more > 0 else "")
-
-
-def _buckets(numbers: Sequence[int]) -> str:
-    text = ranges(numbers)
-    if len(text) > _LONGEST_NAMES:
-        return f"{len(numbers)} buckets ({text[:_LONGEST_NAMES].rpartition(',')[0]},…)"
-    return f"bucket{'s' * (len(numbers) != 1)} {text}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Write numbers as ranges, `0-3,7`; cut to the longest tag that Dagster accepts."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    text = ",".join("-".join(map(str, part)) for part in parts)
-    return text if len(text) <= _LONGEST_TAG else f"{text[:_LONGEST_TAG].rpartition(',')[0]},…"

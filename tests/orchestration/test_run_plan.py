@@ -9,8 +9,8 @@ import pytest
 
 from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
-from dagster_sqlqueue.orchestration.sensor import ranges
 from dagster_sqlqueue.orchestration.slots import Asked
+from dagster_sqlqueue.orchestration.tick_status import ranges
 
 
 def heads(*due: tuple[int, int, float]) -> list[Head]:
