@@ -102,7 +102,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             # The files die with the run: waiting for the disk would only slow it. What a crash of the server leaves
             # behind is tested on a server of its own, with its own defaults.
             connection.execute("ALTER SYSTEM SET fsync = off")
-            # As often as any server looks at its tables, and not as often as one that a person just started.
+            # As often as any server checks its tables, and not as often as one that a person just started.
             connection.execute("ALTER SYSTEM SET autovacuum_naptime = '1min'")
             connection.execute("SELECT pg_reload_conf()")
         yield plain

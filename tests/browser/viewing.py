@@ -1,4 +1,4 @@
-"""What a user does with a page, and what he must never see on one."""
+"""What a user does with a page, and what must never be on one."""
 
 import re
 from pathlib import Path

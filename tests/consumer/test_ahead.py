@@ -302,7 +302,7 @@ def test_one_job_at_a_time_is_the_only_one(queue: SqlQueue, spec: QueueSpec[Work
 def test_a_claim_that_was_not_filled_is_followed_by_none_ahead(
     queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
 ) -> None:
-    """What little there is belongs to whoever has nothing to do."""
+    """What little there is belongs to those with nothing to do."""
     fill(queue, spec, 2 * SIZE - 1)
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 2 * SIZE - 1
     assert sending.sent == 0

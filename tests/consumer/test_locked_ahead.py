@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def effect(queue: SqlQueue) -> Iterator[str]:
-    """A table beside those of the queue, which looks at the commit whether its rows are unique."""
+    """A table beside those of the queue, which checks at the commit whether its rows are unique."""
     rows(queue, "CREATE TABLE {s}.effect (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
     yield f"{queue.database.schema}.effect"
     rows(queue, "DROP TABLE {s}.effect")

@@ -185,7 +185,7 @@ def test_one_that_waits_for_its_turn_keeps_no_other_key_from_going_on(
     settings: dict[str, Any],
     came_later: bool,
 ) -> None:
-    """Whoever ends the job before it lets it in, with all others of the batch."""
+    """The consumer that ends the job before it lets it in, with all others of the batch."""
     spec = replace(spec, **settings)
     loose.create_queue(spec)
     loose.enqueue_many(spec, [NewJob(Work(n=n), ordering_key=f"k{n % 2}", tags=["good"]) for n in range(4)])

@@ -35,7 +35,7 @@ from tests.support.drained import Clock
 
 @pytest.fixture
 def effect(queue: SqlQueue) -> Iterator[str]:
-    """A table beside those of the queue; another one, `_once`, looks at the commit whether its rows are unique."""
+    """A table beside those of the queue; another one, `_once`, checks at the commit whether its rows are unique."""
     rows(queue, "CREATE TABLE {s}.effect (n integer)")
     rows(queue, "CREATE TABLE {s}.effect_once (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
     yield f"{queue.database.schema}.effect"

@@ -16,7 +16,7 @@ from tests.support.armed import Armed
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiters that stay known for longer than a test takes: none has to look because it was forgotten."""
+    """Waiters that stay known for longer than a test takes: none has to poll because it was forgotten."""
     monkeypatch.setattr("dagster_sqlqueue.consumer.waiter.REGISTERED_SECONDS", 3_600.0)
 
 

@@ -1,4 +1,4 @@
-"""Whom a job wakes: one of those who have nothing to do, when it is committed, whoever puts it there."""
+"""Whom a job wakes: one of those who have nothing to do, when it is committed, by any producer."""
 
 import os
 import signal
@@ -245,7 +245,7 @@ def test_a_producer_that_is_open_while_one_arms_himself_wakes_him(
 def test_a_producer_that_looked_before_one_armed_himself_is_waited_for(
     queue: SqlQueue, spec: QueueSpec[Work], url: str, monkeypatch: pytest.MonkeyPatch, deaf_but_for_notifications: None
 ) -> None:
-    """As one that has fired its triggers and writes its commit. The waiter looks again when it has ended."""
+    """As one that has fired its triggers and writes its commit. The waiter checks again when it has ended."""
     monkeypatch.setattr(waiting, "_LAST_PAUSE_SECONDS", NEVER)
     with caller(url) as connection, Waiter(queue.catalog, "work", "w") as waiter, ThreadPoolExecutor(1) as pool:
         queue.enqueue(spec, Work(n=1), connection=connection)
@@ -412,7 +412,7 @@ def test_a_job_that_woke_a_process_that_does_nothing_is_found_by_another(
         process.send_signal(how)
         if how is signal.SIGKILL:
             process.wait(PATIENCE)
-        # Whoever was armed for longer is woken first.
+        # The one armed for longer is woken first.
         rows(queue, "UPDATE {s}.armed_waiter SET expires_at = now() + interval '1 hour'")
         taken = "SELECT count(*) FROM {s}.armed_waiter WHERE expires_at > now() + interval '30 minutes'"
         done: list[int] = []

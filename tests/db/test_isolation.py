@@ -44,7 +44,7 @@ class Head:
         return NewJob(Work(n=0), unique_key="0", ordering_key="k", run_at=NEVER)
 
     def executor(self, connection: Any) -> Any:
-        """The caller's transaction, as the verbs of whoever holds a lease take it."""
+        """The caller's transaction, as the verbs of a consumer with a lease take it."""
         return self.queue.database.within(connection)
 
 

@@ -34,7 +34,7 @@ def either(request: pytest.FixtureRequest, queue: SqlQueue) -> SqlQueue:
 
 @pytest.fixture
 def theirs(url: str) -> list[str]:
-    """What is set for whoever says nothing."""
+    """What is set where nothing is said."""
     with psycopg.connect(url) as connection:
         return shown(connection)
 

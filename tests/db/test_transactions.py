@@ -19,7 +19,7 @@ from tests.support.callers import engine_of, orm_session, sqlalchemy_connection
 
 @dataclass
 class Caller:
-    """A connection of the caller's, and how he ends his transaction and runs SQL in it."""
+    """A connection of the caller's, and how its transaction ends and runs SQL."""
 
     connection: Any
     commit: Callable[[], object]

@@ -117,7 +117,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def in_mid_change(self, of: int) -> Iterator[None]:
-        """Have whoever changes a job wait in the midst of it, during the block and until so many processes wait.
+        """Have those that change a job wait in the midst of it, during the block and until so many processes wait.
 
         What such a statement has counted by then, it has counted without the others.
         """

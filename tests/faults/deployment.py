@@ -280,7 +280,7 @@ class Deployment:
         return "".join(path.read_text() for path in sorted(self._home.glob(f"{name}-*.log")))
 
     def ticks(self, daemon: "subprocess.Popen[bytes]") -> int:
-        """How many looks at a sensor a daemon has taken."""
+        """How many ticks of a sensor a daemon has evaluated."""
         return self._log(daemon).read_text().count("Checking for new runs for sensor")
 
     def _log(self, process: "subprocess.Popen[bytes]") -> Path:

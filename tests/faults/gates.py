@@ -1,6 +1,6 @@
 """Places in other processes where a test can stop them: it arms a gate, somebody is caught at it, and is killed or let go.
 
-A gate is a few files. Whoever passes first takes it, says who it is, and waits for as long as nobody opens it; all others
+A gate is a few files. The first process takes it, says who it is, and waits for as long as nobody opens it; all others
 go on. Where nothing is armed, passing costs one failed rename.
 """
 
@@ -64,7 +64,7 @@ class Gates:
         return until(lambda: self.caught(point), f"somebody at {point}", 3 * PATIENCE)
 
     def open(self, point: str, *, wide: bool = True) -> None:
-        """Let whoever waits there go on."""
+        """Let the process that waits there go on."""
         self._file(point, "caught").unlink(missing_ok=True)
         if wide:
             self._file(point, "open").touch()

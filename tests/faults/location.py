@@ -3,7 +3,7 @@
 Its processes pass by gates at each hand-over, and the runs write a history. Where the tests have them:
 
 - `loading`: a run's process, before it has loaded this module.
-- `<queue>.looking`, `<queue>.reserved`: a tick, before it looks, and when it has reserved slots for its runs.
+- `<queue>.looking`, `<queue>.reserved`: a tick, before it reads, and when it has reserved slots for its runs.
 - `<queue>.opened`: a run that has not said yet that its slot is in use; `<queue>.claiming`: before its first claim.
 - `<queue>.handling`: in the middle of its first batch; `<queue>.ending`: a batch was worked off and is about to be ended;
   `<queue>.ended`: it is, and the next one was taken.
@@ -86,7 +86,7 @@ class WatchedDatabase(Database):
 
 
 class Watched(SqlQueue):
-    """The queue of a run or tick, whose looks and leases pass by the gates."""
+    """The queue of a run or tick, whose reads and leases pass by the gates."""
 
     def __init__(self, database: WatchedDatabase, run: dg.DagsterRun | None) -> None:
         super().__init__(database)

@@ -68,7 +68,7 @@ class Drivers:
         return process.exitcode
 
     def lose_patience(self) -> None:
-        """Let the lease of whoever died run out. Waits for the end of his transaction."""
+        """Let the lease of the killed process run out. Waits for the end of its transaction."""
         rows(
             self.queue, "UPDATE {s}.batch SET lease_until = now() - interval '1 s' WHERE state IN ('sealing', 'sealed')"
         )

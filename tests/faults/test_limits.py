@@ -158,11 +158,11 @@ EXPECTED = {
     "starts beside turns that are not noted": (Bounds(rate=AN_HOUR, max_running_per_key=10), "jobs began within"),
     "a turn without its lock": (Bounds(max_running_per_key=2), "leases of key key"),
     "a key that may run one more": (Bounds(max_running_per_key=2), "3 leases of key key"),
-    "a turn for whoever comes": (Bounds(ordered=True), "was overtaken by one"),
+    "a turn for any that comes": (Bounds(ordered=True), "was overtaken by one"),
 }
 
 
-WHEN_THEY_MEET = ("a turn without its lock", "a turn for whoever comes")
+WHEN_THEY_MEET = ("a turn without its lock", "a turn for any that comes")
 IN_ALL_RUNS = (
     "a limit without its lock",
     "a limit that allows one more",

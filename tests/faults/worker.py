@@ -79,7 +79,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     ),
     "a turn without its lock": ("key_try", "pg_try_advisory_xact_lock(", "0 <= int4larger("),
     "a key that may run one more": ("key_turns", "free.ids[1:free.places]", "free.ids[1:free.places + 1]"),
-    "a turn for whoever comes": ("key_turns", "WHERE free.first IS NULL OR free.head = free.first", ""),
+    "a turn for any that comes": ("key_turns", "WHERE free.first IS NULL OR free.head = free.first", ""),
     "turns that nobody is given": ("key_promote", "AS promoted (id)", "AS promoted (id) LIMIT 0"),
 }
 """Bugs by name: the statement, what is taken out of it, and what is put there."""

@@ -194,7 +194,7 @@ def test_a_closed_group_takes_nothing_new_and_what_is_sent_again(
 def test_closing_waits_for_who_is_adding(
     queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, groups: Groups, url: str
 ) -> None:
-    """Whoever counts in the group meanwhile does not."""
+    """One that counts in the group meanwhile does not."""
     group = groups.open(Callback("ended"))
     followers.enqueue(spec, Work(n=1), group=group)
     with caller(url) as connection:

@@ -41,7 +41,7 @@ _ENDED = -signal.SIGKILL
 
 
 class Terminated(Exception):
-    """Somebody sent SIGTERM: whoever has less patience than this, such as `timeout` or a CI."""
+    """SIGTERM came, from one with less patience than this, such as `timeout` or a CI."""
 
 
 @dataclass

@@ -109,7 +109,7 @@ def test_every_metric_is_that_of_stats(busy: SqlQueue, registry: CollectorRegist
             assert shown == getattr(work, f"{what}_seconds_{name}")
     assert samples[key("sqlqueue_payload_average_bytes", queue="work")] == work.payload_bytes_average
     assert samples[key("sqlqueue_payload_max_bytes", queue="work")] == work.payload_bytes_max
-    # Time passes between the two looks.
+    # Time passes between the two scrapes.
     assert work.oldest_ready_seconds is not None
     assert work.next_due_seconds is not None
     assert work.oldest_ready_seconds - PATIENCE < samples[key("sqlqueue_oldest_ready_age_seconds", queue="work")]

@@ -117,7 +117,7 @@ def deployment(
 def in_memory(
     queue: SqlQueue, spec: QueueSpec[Work], resource: SqlQueueResource, ephemeral: dg.DagsterInstance
 ) -> Deployment:
-    """A deployment that is enough where nothing looks at a run once it has ended."""
+    """A deployment that is enough where nothing reads a run once it has ended."""
     return Deployment(queue, spec, resource, ephemeral)
 
 

@@ -152,7 +152,7 @@ def test_the_table_of_buckets_names_the_run_of_each(
 def test_progress_of_live_runs_is_a_materialisation(
     queue: SqlQueue, deployment: Deployment, sensor: dg.SensorDefinition
 ) -> None:
-    """So that a freshness policy sees it, which looks at nothing else."""
+    """So that a freshness policy sees it, which reads nothing else."""
     deployment.enqueue_many(9)
     first = deployment.tick(sensor)
     assert configs(first)

@@ -27,7 +27,7 @@ ACCOUNTS = [
 
 @pytest.fixture
 def instance(persistent: dg.DagsterInstance) -> dg.DagsterInstance:
-    """A schedule looks for its instance by where that is stored."""
+    """A schedule finds its instance by where that is stored."""
     return persistent
 
 

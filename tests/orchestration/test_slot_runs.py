@@ -397,7 +397,7 @@ def test_a_run_works_off_what_it_was_given_beside_its_own(
 def test_a_region_looks_after_its_own_and_reports_on_all(
     queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
 ) -> None:
-    """The page of the queue is one: what waits longest is shown whichever sensor looks."""
+    """The page of the queue is one: what waits longest is shown whichever sensor reads."""
     queue.set_region("work", "eu", [3])
     deployment.enqueue(NewJob(Work(n=1)))
     rows(queue, "UPDATE {s}.job SET bucket = 0, available_at = now() - %s", timedelta(hours=1))

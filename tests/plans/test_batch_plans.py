@@ -1,5 +1,5 @@
 """Plans of the statements about batches: what reads a bucket goes by job_claim, what ends a batch by job_batch, and nothing
-looks through the table.
+reads through the table.
 """
 
 import json

@@ -124,7 +124,7 @@ SEEN = """
     ) AS oldest (number)
     WHERE oldest.number <= %s
 """
-"""Who may see what a transaction has deleted; whoever looks next, while a transaction of any database is open that is older.
+"""Who may see what a transaction has deleted; the next reader, while a transaction of any database is open that is older.
 (A server of tests is young: its transactions' numbers have no epoch.)"""
 DUE = ("work", "state = 'queued' AND available_at <= now()")
 RUN = ("work", "state = 'running'")
@@ -250,7 +250,7 @@ def test_the_allowance_of_a_limit(kept: Kept) -> None:
 
 @pytest.mark.parametrize("verb", ["waiter_look", "waiter_glance"])
 def test_the_look_of_one_who_waits(kept: Kept, verb: str) -> None:
-    # It looks at the head of every lane, where the entries of what other tests undid stay until somebody has met them.
+    # It reads the head of every lane, where the entries of what other tests undid stay until somebody has met them.
     explained(kept, verb, 1)
     plan = explained(kept, verb, 1)
     assert {index for _, index in plan.scans()} - {None} == {"job_claim"}

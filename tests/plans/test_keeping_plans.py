@@ -120,7 +120,7 @@ def test_forgetting_groups(explain: Explainer, limit: int) -> None:
 
 @pytest.mark.parametrize("name", ["doctor_strays", "move_strays"])
 def test_jobs_where_nobody_looks_are_found_by_a_few_probes_a_bucket(explain: Explainer, name: str) -> None:
-    """However many jobs there are, and where nobody looks for one there are none."""
+    """However many jobs there are, and where nobody asks for one there are none."""
     assert explain.run("SELECT count(*) FROM {s}.job")[0][0] >= 100_000
     buckets = explain.run("SELECT count(*) FROM (SELECT DISTINCT queue, bucket FROM {s}.job) AS b")[0][0]
     plan = explain(name, limit=1_000)

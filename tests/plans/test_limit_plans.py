@@ -124,7 +124,7 @@ def test_park(explain: Explainer, backlog: SqlQueue, count: int) -> None:
 
 @pytest.mark.parametrize("count", few([1, 500, 100], 2))
 def test_promote_in_an_ordered_queue(explain: Explainer, count: int) -> None:
-    """Of the 500 keys, and of the one with 50,000 jobs among them, the first comes back; nobody looks at the others."""
+    """Of the 500 keys, and of the one with 50,000 jobs among them, the first comes back; nobody reads the others."""
     explain.run(
         "UPDATE {s}.job SET state = 'queued', available_at = 'infinity' WHERE queue = 'keyed' AND state = 'running'"
     )

@@ -1,4 +1,4 @@
-"""Plans of what looks and keeps, on 200,000 live jobs and 120,000 archived ones: every read goes by index and is bounded.
+"""Plans of what reads and keeps, on 200,000 live jobs and 120,000 archived ones: every read goes by index and is bounded.
 
 A count reads as many entries as its cap, and a row for each where the entry does not say enough: 10,000 in the views. A
 probe of an index descends at most four pages and reads a row; a look at a queue's archive probes every partition.

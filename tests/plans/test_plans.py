@@ -57,7 +57,7 @@ class Choice(NamedTuple):
     name: str
     more: dict[str, Any]
     rows: int
-    """How many rows it looks at, for each job of its limit."""
+    """How many rows it reads, for each job of its limit."""
     buffers: int
     """How many pages it touches, for each job of its limit."""
 
@@ -164,7 +164,7 @@ def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choi
         **choice.more,
     )
     assert plan.scans() <= BY_CLAIM | BY_ID
-    # The fan-out looks at the first and at the last of each.
+    # The fan-out reads the first and the last of each.
     assert plan.buffers <= (2 if choice.name == "pick_fanout" else 1) * 4 * WIDE + SLACK
     chosen = "SELECT count(*) FROM {s}.job WHERE queue = 'wide' AND claim_token IS NOT NULL"
     assert explain.run(chosen) == [(1,)] if choice.name == "mark_token" else plan.root["Actual Rows"] == 1
@@ -177,7 +177,7 @@ def test_a_look_at_the_heads_of_a_queue_of_one_priority_costs_a_probe_a_bucket(e
     for verb, given in {"heads": {}, "depth": {"cap": 100, "others": 100}}.items():
         plan = explain(verb, queue="wide", **given)
         assert plan.scans() <= BY_CLAIM
-        # What is due, and what is not, are two looks.
+        # What is due, and what is not, are two reads.
         assert plan.buffers <= (2 if verb == "depth" else 1) * 4 * WIDE + SLACK
 
 

@@ -1,4 +1,4 @@
-"""Plans of a stream's looks beside 100,000 archived jobs in 30 days: what is new is read, and what a batch holds."""
+"""Plans of a stream's reads beside 100,000 archived jobs in 30 days: what is new is read, and what a batch holds."""
 
 from collections.abc import Iterator
 from datetime import datetime

@@ -12,7 +12,7 @@ LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
 
 
 def settings(url: str) -> dict[str, str]:
-    """What is set for whoever says nothing."""
+    """What is set where nothing is said."""
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
         # The server gets to know these settings with its first function in the language.
         connection.execute("DO $$ BEGIN END $$")

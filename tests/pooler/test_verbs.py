@@ -29,7 +29,7 @@ NO_WAIT = Backoff(0, jitter=0)
 @pytest.mark.parametrize("attempted", [name for name, (may, _) in TABLE.items() if may and name != "wait_for_jobs"])
 def test_every_verb(queue: SqlQueue, owner: SqlQueue, pooled: Pooled, attempted: str) -> None:
     rows(owner, "INSERT INTO {s}.maintenance (due_at) VALUES (now())")
-    # What a caller does on a connection of his own, he does behind the same pooler.
+    # What a caller does on a connection of its own, it does behind the same pooler.
     TABLE[attempted][1](queue, Desk(owner, pooled.through))
 
 
@@ -122,7 +122,7 @@ def test_a_consumer_that_waits_looks(queue: SqlQueue, spec: QueueSpec[Work]) -> 
 
 
 def test_no_session_is_kept_while_a_handler_runs(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    """With as few sessions as here, a claim whose answer was not taken would keep out whoever could take it."""
+    """With as few sessions as here, a claim whose answer was not taken would keep out those that could take it."""
     queue.enqueue_many(spec, [Work(n=n) for n in range(1_000)])
     threads: set[str] = set()
 

@@ -85,9 +85,9 @@ def test_in_chunks_that_meet_crosswise_all_begins_again(queue: SqlQueue, spec: Q
 
 @pytest.fixture
 def blocked(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> Iterator[Callable[[str], None]]:
-    """Has somebody else hold the key `k0`, and then want another: a circle with whoever has that one and waits for `k0`."""
+    """Has somebody else hold the key `k0`, and then want another: a circle with the one that has it and waits for `k0`."""
     with caller(url) as connection, ThreadPoolExecutor(1) as pool:
-        # Whoever looks for a deadlock first is the one that it ends.
+        # The one that checks for a deadlock first is the one that it ends.
         connection.execute("SET deadlock_timeout = '1h'")
         queue.enqueue(spec, NewJob(Work(n=0), unique_key="k0"), connection=connection)
 

@@ -1,4 +1,4 @@
-"""Where a claim looks: the own region's buckets first, and hints of where each bucket's head is."""
+"""Where a claim searches: the own region's buckets first, and hints of where each bucket's head is."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

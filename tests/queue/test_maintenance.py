@@ -176,7 +176,7 @@ def test_consumers_go_on_while_something_waits_for_the_archive(
     queue.enqueue_many(spec, [Work(n=n) for n in range(100)])
 
     def drop() -> partitions.PartitionsDropped:
-        """Tries until the reader has gone, and does not wait for him in between."""
+        """Tries until the reader has gone, and does not wait for it in between."""
         with queue.database.connection() as connection:
             return partitions.drop_over(Transaction(connection, queue.database), only_queue=None, attempts=1_000_000)
 

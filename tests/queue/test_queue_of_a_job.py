@@ -1,4 +1,4 @@
-"""The queue of a job is there, and stays there: whoever writes the job, and whoever deletes the queue."""
+"""The queue of a job is there, and stays there: whatever writes the job, and whatever deletes the queue."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -208,7 +208,7 @@ def test_staged_jobs_of_a_queue_that_has_gone_are_no_duplicates(queue: SqlQueue)
 
 
 def test_jobs_of_no_queue_stop_nothing_and_are_named(queue: SqlQueue, url: str, spec: QueueSpec[Work]) -> None:
-    """More of them than maintenance looks at in one go, on queues that come before and after the other."""
+    """More of them than maintenance reads in one go, on queues that come before and after the other."""
     for name in ("aaa", "zzz"):
         write_around_the_triggers(queue, url, name, 1_500)
     kept = queue.enqueue(spec, Work(n=1))

@@ -1,4 +1,4 @@
-"""What the tables refuse of whoever writes to them by himself: what no consumer could work with, by a name that says so."""
+"""What the tables refuse of direct writes: what no consumer could work with, by a name that says so."""
 
 from uuid import uuid4
 

@@ -13,7 +13,7 @@ from tests.support import Work, others_at
 
 FOLLOWERS = "SELECT count(*) FROM {s}.follower"
 LONG = 2 * PATIENCE
-"""The time of a wait: one that nothing wakes looks for the last time when it is up, after the test has given up."""
+"""The time of a wait: one that nothing wakes polls for the last time when it is up, after the test has given up."""
 
 
 def enqueued(queue: SqlQueue, spec: QueueSpec[Work], count: int = 1) -> list[UUID]:

@@ -189,7 +189,7 @@ def made(queue: SqlQueue) -> object:
 
 
 def test_every_table_that_refers_to_queues_is_known(queue: SqlQueue) -> None:
-    """Whoever adds one decides what becomes of its rows when a reply queue goes."""
+    """A verb that adds one decides what becomes of its rows when a reply queue goes."""
     schema = queue.database.schema
     known = {
         *("automation_rule", "batch", "bucket", "consumer_slot", "follower", "human_task", "job_event"),

@@ -64,7 +64,7 @@ def role(request: pytest.FixtureRequest) -> Role:
 
 @pytest.fixture
 def someone(any_server: str, own_schema: str) -> Iterator[str]:
-    """A user who may make schemas, and no roles; gives his name."""
+    """A user who may make schemas, and no roles; returns its name."""
     name = f"{own_schema}_someone"
     with psycopg.connect(any_server, autocommit=True) as connection:
         database = connection.info.dbname

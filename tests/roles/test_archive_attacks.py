@@ -1,4 +1,4 @@
-"""What an operator tries with dates that name a day which is not the one they say, on a connection of his own."""
+"""What an operator tries with dates that name a day which is not the one they say, on a connection of its own."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What somebody tries with SQL of his own, on a connection that has one role."""
+"""What somebody tries with SQL of its own, on a connection that has one role."""
 
 from collections.abc import Iterator
 from uuid import uuid4

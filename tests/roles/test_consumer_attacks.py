@@ -1,4 +1,4 @@
-"""What a consumer tries with SQL of his own, alone or with a producer's role beside it: what is refused, and what is not."""
+"""What a consumer tries with SQL of its own, alone or with a producer's role beside it: what is refused, and what is not."""
 
 from collections.abc import Iterator
 from uuid import UUID, uuid4
@@ -217,7 +217,7 @@ def test_a_consumer_has_himself_woken_and_nobody_else(mill: Staff, any_server: s
             for query in tried:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     run(query)
-            # What is another session's stays: he takes neither its row nor those that have not expired.
+            # What is another session's stays: it takes neither its row nor those that have not expired.
             run("SELECT {s}.disarm_waiter('work')")
             run("DELETE FROM {s}.armed_long_ago")
             assert value(mill.owner, left) == 1

@@ -32,7 +32,7 @@ def _present(staff: Staff) -> set[tuple[str, str]]:
     )
     own = rows(
         staff.owner,
-        # The SQL functions that people call are for everybody, with the rights that he has himself.
+        # The SQL functions that people call are for everybody, with the caller's own rights.
         "SELECT 'FUNCTION', proname || '(' || oidvectortypes(proargtypes) || ')' FROM pg_proc"
         " WHERE pronamespace = %s::regnamespace AND (prosecdef OR proname <> ALL (%s))",
         f'"{staff.schema}"',

@@ -1,4 +1,4 @@
-"""What a producer tries with SQL of his own against jobs that wait for their turn, and against those who follow jobs."""
+"""What a producer tries with SQL of its own against jobs that wait for their turn, and against those who follow jobs."""
 
 from collections.abc import Iterator
 from uuid import UUID, uuid4
@@ -81,7 +81,7 @@ def test_a_producer_lets_no_job_in_before_its_turn_nor_at_another_moment(shop: S
     with shop.connected(Role.PRODUCER) as connection:
         assert connection.execute(let_in, ([key],)).fetchall() == []
         assert value(shop.owner, waiting, waits) is True
-        # The first of the key goes, with nobody to let the next in: whoever does so chooses no moment.
+        # The first of the key goes, with nobody to let the next in: who does so chooses no moment.
         rows(shop.owner, "DELETE FROM {s}.job WHERE ordering_key = %s AND id <> %s", key, waits)
         assert connection.execute(let_in, ([key],)).fetchall() == [(waits,)]
     assert value(shop.owner, "SELECT available_at <= clock_timestamp() FROM {s}.job WHERE id = %s", waits) is True
@@ -159,7 +159,7 @@ def test_a_consumer_that_says_how_far_its_job_is_has_the_note_removed_with_it(sh
 
 
 def test_an_id_that_a_producer_says_was_sent_before_is_believed(shop: Staff) -> None:
-    """It cannot be prevented, and docs/roles.md says so: whoever replaces jobs notes the ids that gave way."""
+    """It cannot be prevented, and docs/roles.md says so: who replaces jobs notes the ids that gave way."""
     guessed = uuid4()
     with shop.connected(Role.PRODUCER) as connection:
         connection.execute(shop.text(f"INSERT INTO {{s}}.job_replaced (id) VALUES ('{guessed}')"))

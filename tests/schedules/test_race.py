@@ -174,7 +174,7 @@ def test_either_guard_alone_keeps_ticks_apart(queue: SqlQueue, spec: QueueSpec[W
     lasts = timedelta(seconds=sized(2, 4))
     until(lambda: all(one.next_tick - first[one.name] > lasts for one in Schedules(queue).schedules()))
     crew.dismiss()
-    # Without the lock, whoever came last may have moved a schedule back.
+    # Without the lock, the last to come may have moved a schedule back.
     tick_all(Schedules(queue))
     assert wrong(queue, first, dict.fromkeys(first, 0.1)) == []
 

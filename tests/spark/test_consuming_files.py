@@ -42,7 +42,7 @@ def nothing_was_done(queue: SqlQueue, output: Path) -> None:
 
 
 def written_by_tasks(staging: Path) -> list[Path]:
-    """The directories of tasks that have ended. Those of the others may be renamed while this looks."""
+    """The directories of tasks that have ended. Those of the others may be renamed while this reads."""
     places = [Path(place) for place, _, _ in os.walk(staging)]
     return [place for place in places if place.match("_temporary/0/task_*")]
 

@@ -14,7 +14,7 @@ NIL = UUID(int=0)
 @dataclass
 class ModelHints:
     """For each bucket and priority the first job of the last claim there; and for buckets of which nothing is remembered,
-    what the database knows. A claim that sweeps looks from the very beginning.
+    what the database knows. A claim that sweeps searches from the very beginning.
     """
 
     sweeps: bool = True
@@ -22,7 +22,7 @@ class ModelHints:
     known: dict[int, Place] = field(default_factory=dict)
 
     def fits(self, job: ModelJob) -> bool:
-        """Whether a claim looks at the job."""
+        """Whether a claim reads the job."""
         if self.sweeps:
             return True
         if job.bucket in {bucket for bucket, _ in self.starts}:

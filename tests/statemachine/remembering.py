@@ -26,7 +26,7 @@ SWEEPS = st.sampled_from([False, False, False, True])
 
 
 class DrawnHints(HeadHints):
-    """Looks from the very beginning when the run says so, whatever the time is."""
+    """Searches from the very beginning when the run says so, whatever the time is."""
 
     def __init__(self) -> None:
         super().__init__(sweep_seconds=NEVER_BY_ITSELF)
@@ -106,7 +106,7 @@ class RememberingMachine(LockedMachine):
             same({job.id}, expected)
 
     def _turn_to(self, consumer: int, sweeps: bool) -> None:
-        """Have a consumer see the settings as they are, and say whether its next claim looks from the very beginning."""
+        """Have a consumer see the settings as they are, and say whether its next claim searches from the very beginning."""
         self.server.consumers[consumer].settings("work")
         self.seen[consumer] = self.model.spec
         self.hints[consumer].sweeps = self.remembered[consumer].sweeps = sweeps

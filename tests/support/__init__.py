@@ -97,7 +97,7 @@ def others_at(queue: SqlQueue, verb: str) -> list[int]:
 def leases_go_on(queue: SqlQueue, table: str = "job", end: str = "available_at") -> Callable[[], bool]:
     """Tells whether every lease lives, a second after all would have run out that there are now.
 
-    It looks in one statement: between two, a slow machine may be late with the next heartbeat.
+    It reads in one statement: between two, a slow machine may be late with the next heartbeat.
     """
     over = value(queue, f"SELECT max({end}) + interval '1 s' FROM {{s}}.{table}")
     held = f"SELECT clock_timestamp() > %s AND min({end}) > clock_timestamp() FROM {{s}}.{table}"

@@ -16,7 +16,7 @@ _KEY, _READY, _IDLE = b"K", b"Z", b"I"
 
 
 class _Link:
-    """One client, and the server's session that is his for as long as he is there."""
+    """One client, and the server's session that is its own for as long as it is there."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self._client = client
@@ -90,5 +90,5 @@ def pooler(url: str) -> Iterator[str]:
 
         threading.Thread(target=accept, daemon=True).start()
         yield f"postgresql://{known['user']}@/{known['dbname']}?host={directory}&port={port}"
-        # Whoever waits in accept() is not woken by a mere close.
+        # A thread that waits in accept() is not woken by a mere close.
         listening.shutdown(socket.SHUT_RDWR)

@@ -4,7 +4,7 @@ import random
 import socket
 
 _OURS = range(20_000, 32_000)
-"""Below those that the system gives to whoever asks for any: nobody gets one of these before the program does."""
+"""Below those that the system gives to those that ask for any: nobody gets one of these before the program does."""
 
 
 def free_port() -> int:

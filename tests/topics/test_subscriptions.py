@@ -153,7 +153,7 @@ def test_a_queue_that_is_subscribed_to_cannot_be_deleted(topics: Topics, queue: 
 
 
 def test_a_queue_that_goes_meanwhile_is_unknown(topics: Topics, queue: SqlQueue, url: str) -> None:
-    """The subscription waits for whoever deletes the queue, and then finds none."""
+    """The subscription waits for the transaction that deletes the queue, and then finds none."""
     rows(queue, "DELETE FROM {s}.bucket WHERE queue = 'audit'")
     failed: list[Exception] = []
 

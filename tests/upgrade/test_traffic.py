@@ -75,7 +75,7 @@ def test_a_consumer_that_the_schema_does_not_serve_any_more_ends_with_its_leases
 def test_a_statement_that_fails_as_the_schema_has_moved_on_says_so(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also between two looks at the schema's version."""
+    """Also between two checks of the schema's version."""
 
     def handle(_job: object) -> None:
         rows(queue, "INSERT INTO {s}.schema_version VALUES (9, 'renamed', 9)")

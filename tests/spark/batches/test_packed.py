@@ -1,4 +1,4 @@
-"""Large leased batches, whose jobs are in packs: who looks sees them run, and what happens to single ones unpacks them."""
+"""Large leased batches, whose jobs are in packs: reads see them run, and what happens to single ones unpacks them."""
 
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
