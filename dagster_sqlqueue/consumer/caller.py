@@ -29,7 +29,7 @@ from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import serialization
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 Called: TypeAlias = tuple[ClaimedJob, Outcome | None]
 """A job with its outcome; None: its lease was lost, or it was given back, before it was begun."""
@@ -150,7 +150,7 @@ class Caller(Generic[Payload]):
                 else:
                     yield called
             while tasks:
-                wait = asyncio.wait(tasks, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                wait = asyncio.wait(tasks, timeout=_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 done, _ = loop.run_until_complete(wait)
                 for task in done:
                     claimed = tasks.pop(task)

@@ -23,7 +23,7 @@ class HandlerCall:
     Attributes:
         jobs: what it is given: one job, or if it takes a batch all jobs of a claim.
         batch: whether it takes a batch.
-        returned: what it gave, once it has returned.
+        returned: its value, once it has returned.
     """
 
     jobs: Sequence[Job[Any]]

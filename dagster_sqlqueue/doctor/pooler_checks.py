@@ -5,7 +5,7 @@ from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 
-_LOOKS = 3
+_TRIES = 3
 
 
 def pooler(database: Database) -> Check:
@@ -16,7 +16,7 @@ def pooler(database: Database) -> Check:
     """
     answered = set()
     with database.connection() as connection:
-        for _ in range(_LOOKS):
+        for _ in range(_TRIES):
             seen = session_settings.is_shared(connection)
             row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
             answered.add(row and row[0])

@@ -159,6 +159,6 @@ def _stepped(value: dict[str, Any], step: int, upgrade: Upgrade) -> dict[str, An
         ) from error
     if not isinstance(made, dict):
         raise UnknownVersion(
-            f"the upgrade of the payload from version {step} gave a {type(made).__name__}; it must give a dict"
+            f"the upgrade of the payload from version {step} returned a {type(made).__name__}; it must return a dict"
         )
     return made

@@ -23,7 +23,7 @@ from dagster_sqlqueue.queue.selection import moment_in_utc
 logger = logging.getLogger("dagster_sqlqueue")
 
 _LATE_SECONDS = 5.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _DRAIN_SECONDS = 0.2
 _LEASES_AT_ONCE = 1_000
 _REGION_LIMIT = 1_000
@@ -239,7 +239,7 @@ class QueueAdminVerbs(Verbs):
         self.database.transact(settle)
 
     def _outlived(self, modes: list[str], deadline: float | None) -> set[str]:
-        """Wait for the transactions that work on jobs at this moment; gives those that are still there."""
+        """Wait for the transactions that work on jobs at this moment; returns those that are still there."""
         there = set(self._ids("open_writers", {"modes": modes}))
 
         def ended() -> bool:
@@ -247,7 +247,7 @@ class QueueAdminVerbs(Verbs):
             return not there
 
         if there:
-            _wait(ended, deadline, _LOOK_SECONDS)
+            _wait(ended, deadline, _POLL_SECONDS)
         return there
 
     def _none_left(self, leases: list[UUID]) -> bool:

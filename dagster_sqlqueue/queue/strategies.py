@@ -18,7 +18,7 @@ BUCKET, LEASE_NO, ATTEMPT, LEASE_UNTIL, KEY, ORDER_NO = map(
     ClaimedJob._fields.index, ("bucket", "lease_no", "attempt", "lease_until", "ordering_key", "order_no")
 )
 
-_LONGEST_LOOK = 100_000
+_MOST_HEADS = 100_000
 _PICKS = {
     Strategy.ROUND_ROBIN: "pick_round_robin",
     Strategy.TOKEN: "pick_round_robin",
@@ -40,7 +40,7 @@ def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, lim
         if rows[0][0] is not None:
             request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=True)
             return [row[:-1] for row in rows]
-        if heads < look or look > _LONGEST_LOOK:
+        if heads < look or look > _MOST_HEADS:
             break
         # Others hold everything that was read, and there is more behind it.
         look *= 4

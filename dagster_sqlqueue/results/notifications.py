@@ -19,7 +19,7 @@ logger = logging.getLogger("dagster_sqlqueue")
 IDLE_SECONDS = 30.0
 """How long the connection is kept for the next wait."""
 
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 
 
 class JobEndListener:
@@ -88,7 +88,7 @@ class JobEndListener:
                 if listener.connect():
                     # What ended before this connection listened was not heard.
                     self._wake_all()
-                heard = listener.heard(_LOOK_SECONDS if listener.listening else RECONNECT_SECONDS)
+                heard = listener.heard(_POLL_SECONDS if listener.listening else RECONNECT_SECONDS)
                 for _, payload in heard or ():
                     self._wake(payload)
         except Exception:

@@ -18,8 +18,8 @@ from dagster_sqlqueue.results.model import JobOutcome
 
 _AT_ONCE = 1_000
 _EVERY_END = f"{{{','.join(ArchiveState)}}}"
-_FIRST_LOOK_SECONDS = 0.05
-_LAST_LOOK_SECONDS = 1.0
+_FIRST_POLL_SECONDS = 0.05
+_LAST_POLL_SECONDS = 1.0
 _FIRST_LISTENING_SECONDS = 1.0
 _LAST_LISTENING_SECONDS = 5.0
 _PATIENCE_SECONDS = 60.0
@@ -135,7 +135,7 @@ class Wait:
         first, last = (
             (_FIRST_LISTENING_SECONDS, _LAST_LISTENING_SECONDS)
             if listening and self._follows
-            else (_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS)
+            else (_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS)
         )
         self._pause = min(max(2 * self._pause, first), last)
         # Waits that began together do not poll together for ever.

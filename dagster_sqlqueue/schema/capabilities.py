@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.schema import migrations
 
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 
 
 class Capability(enum.IntEnum):
@@ -39,7 +39,7 @@ def has(database: Database, capability: Capability) -> bool:
         SchemaMissing, SchemaTooOld, SchemaTooNew, DatabaseUnavailable: see the classes.
     """
     seen = _seen.get(database)
-    if seen is not None and (seen.version >= capability or time.monotonic() - seen.at < _LOOK_SECONDS):
+    if seen is not None and (seen.version >= capability or time.monotonic() - seen.at < _POLL_SECONDS):
         return seen.version >= capability
     version = migrations.check(database)
     _seen[database] = _Seen(version, time.monotonic())

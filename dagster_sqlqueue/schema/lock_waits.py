@@ -30,7 +30,7 @@ T = TypeVar("T")
 LOCK_TIMEOUT_SECONDS = 3.0
 GIVE_UP_SECONDS = 300.0
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _PAUSES = 5.0
 """The longest pause between two attempts, in lock time-outs: that long the others are by themselves."""
 _LINE = 100
@@ -151,7 +151,7 @@ class LockWaits:
         ended: threading.Event,
         give_up: Callable[[], None] | None,
     ) -> None:
-        pause = min(_LOOK_SECONDS, self.lock_timeout_seconds / 3)
+        pause = min(_POLL_SECONDS, self.lock_timeout_seconds / 3)
         until = time.monotonic() + self.give_up_seconds
         if ended.wait(pause):
             return

@@ -83,7 +83,7 @@ def computed(
     """
     frame = compute(jobs)
     if not isinstance(frame, DataFrame):
-        raise InvalidInput(f"the computation gave a {type(frame).__name__}; it must give a Spark DataFrame")
+        raise InvalidInput(f"the computation returned a {type(frame).__name__}; it must return a Spark DataFrame")
     # The columns of a data frame are known before it is computed.
     columns = result_columns.schema_of(frame)
     sinks.check_columns(columns, key)

@@ -209,7 +209,7 @@ class SparkResource(CodeOnlyResource):
     @staticmethod
     def _checked(what: str, made: object) -> SparkSession:
         if not _is_session(made):
-            raise InvalidInput(f"{what} gave a {type(made).__name__}; it must give a Spark session")
+            raise InvalidInput(f"{what} returned a {type(made).__name__}; it must return a Spark session")
         return made
 
 

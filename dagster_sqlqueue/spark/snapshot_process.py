@@ -11,7 +11,7 @@ import time
 
 import psycopg
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def _main() -> None:
@@ -29,7 +29,7 @@ def _main() -> None:
             print(json.dumps({"snapshot": found}), flush=True)  # noqa: T201
             pause = threading.Event()
             while time.monotonic() < until and _runs(order["driver"]):
-                pause.wait(_LOOK_SECONDS)
+                pause.wait(_POLL_SECONDS)
     except psycopg.Error as error:
         answer = {"error": " ".join(str(error).split()), "state": error.sqlstate, "user": user}
         print(json.dumps(answer), flush=True)  # noqa: T201

@@ -130,7 +130,7 @@ def _of_jobs(call: HandlerCall) -> attributes.Attributes:
 
 
 def _record_outcome(span: Span, call: HandlerCall) -> None:
-    """What the handler gave; of a batch with several kinds of outcomes only whether an error is among them."""
+    """What the handler returned; of a batch with several kinds of outcomes only whether an error is among them."""
     several = call.batch and isinstance(call.returned, Sequence) and not isinstance(call.returned, str)
     outcomes = call.returned if several else [call.returned]
     # What is no outcome, or not one for each job, the core makes a retry.

@@ -156,7 +156,7 @@ def test_a_version_that_nothing_upgrades_any_more_is_held(queue: SqlQueue) -> No
 
 FAILING: dict[str, tuple[Any, str]] = {
     "raises": (lambda old: old["no such secret-key"], "from version 1 failed with KeyError; mend it"),
-    "gives nothing": (lambda old: None, "from version 1 gave a NoneType; it must give a dict"),
+    "gives nothing": (lambda old: None, "from version 1 returned a NoneType; it must return a dict"),
     "gives what JSON lacks": (lambda old: {"to": {1}}, "from version 1 failed with TypeError"),
     "gives NaN": (lambda old: {"to": float("nan")}, "from version 1 failed with ValueError"),
     "does not fit": (

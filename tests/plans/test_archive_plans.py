@@ -26,7 +26,7 @@ PARTITIONS = DAYS + 3
 DAILY = 2_000
 """Archived jobs of the queue of daily jobs, and as many live ones."""
 A_DAY = ROWS // (DAYS - 1)
-LOOKS = 16
+READS = 16
 """For the last bucket of a queue, once for each of them at most."""
 
 ARCHIVED = """
@@ -238,7 +238,7 @@ def test_the_accounts_of_some_days(explain: Explainer, days: int) -> None:
     assert not plan.read_whole("job_archive")
     assert plan.rows_of("job_archive") <= (days + 1) * DAILY / (DAYS - 1) + DAILY / 10
     assert not plan.read_whole("job")
-    assert plan.rows_read <= DAILY + LOOKS
+    assert plan.rows_read <= DAILY + READS
     assert plan.buffers <= 4 * DAILY + 5 * PARTITIONS + SLACK
 
 
@@ -267,7 +267,7 @@ def test_days_of_live_jobs_read_the_rows_of_the_queue_alone(explain: Explainer, 
     plan = explain(verb, queue="daily", days=days, **LIVE_DAYS[verb])
     assert plan.root["Actual Rows"]
     assert not plan.read_whole("job")
-    assert plan.rows_read <= DAILY + LOOKS
+    assert plan.rows_read <= DAILY + READS
     assert plan.buffers <= 2 * DAILY + SLACK
 
 
@@ -296,7 +296,7 @@ def test_days_of_instants_cost_one_look_at_the_zones_beside_the_rows(explain: Ex
 
 def test_a_sensor_stops_looking_at_its_cap(explain: Explainer) -> None:
     plan = explain("due_days", queue="events", events="events", **{**DUE, "cap": 1_000})
-    assert plan.rows_read <= 2 * 1_000 + LOOKS
+    assert plan.rows_read <= 2 * 1_000 + READS
     assert plan.buffers <= 2 * 2 * 1_000 + SLACK
 
 

@@ -125,7 +125,7 @@ def test_the_connection_is_given_back_when_nobody_waits(
     queue: SqlQueue, spec: QueueSpec[Work], results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifications, "IDLE_SECONDS", 0.0)
-    monkeypatch.setattr(notifications, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(notifications, "_POLL_SECONDS", 0.05)
     for _ in range(2):
         (id,) = enqueued(queue, spec)
         with waiting(lambda id=id: results.wait(id, timeout_seconds=LONG)) as wait:  # type: ignore[misc]

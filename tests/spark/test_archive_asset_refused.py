@@ -158,7 +158,7 @@ def test_results_that_do_not_fit_leave_everything_as_it_was(queue: SqlQueue, ses
     assert run.in_table() == run.in_files() == expected(DAYS[0])
     assert not list(run.output.glob(".staging/*"))
     assert "no column 'account'" in reason(run(DAYS[1], asset=run.asset(lambda jobs: jobs.groupBy("day").count())))
-    assert "it must give a Spark DataFrame" in reason(run(DAYS[1], asset=run.asset(lambda jobs: None)))  # type: ignore[arg-type,return-value]
+    assert "it must return a Spark DataFrame" in reason(run(DAYS[1], asset=run.asset(lambda jobs: None)))  # type: ignore[arg-type,return-value]
     blocked = run.output.parent / "a file"
     blocked.touch()
     assert "results cannot be written to" in reason(run(DAYS[1], asset=run.asset(output=lambda: blocked), spark=False))

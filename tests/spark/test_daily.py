@@ -257,7 +257,7 @@ def test_a_day_with_more_rows_than_the_driver_should_hold_is_published_as_a_whol
     few(
         [
             (lambda events: compute(events).withColumn("day", sf.expr("day + 100")), "that day was not asked for"),
-            (lambda events: events.count(), "gave a int; it must give a Spark DataFrame"),
+            (lambda events: events.count(), "returned a int; it must return a Spark DataFrame"),
             (lambda events: compute(events).drop("account"), "no column 'account'; it has day, events, size"),
             (lambda events: compute(events).withColumn("list", sf.array("size")), "column 'list' .* has the type list"),
             (lambda events: compute(events).withColumn("day", sf.col("day").cast("string")), "it must be date"),

@@ -231,7 +231,7 @@ def test_a_session_that_a_factory_gives_is_used_and_left_running(session: SparkS
 
 def test_a_factory_that_gives_something_else_is_named() -> None:
     with (
-        pytest.raises(InvalidInput, match="'builtins:int' gave a int; it must give a Spark session"),
+        pytest.raises(InvalidInput, match="'builtins:int' returned a int; it must return a Spark session"),
         SparkResource(session_factory="builtins:int").session("any"),
     ):
         pass
@@ -307,7 +307,7 @@ def test_type_checkers_know_every_argument() -> None:
         ({"session": int, "remote": "sc://h"}, "session is given beside session_factory, master or remote"),
         ({"session": int, "master": "yarn"}, "session is given beside session_factory, master or remote"),
         ({"session": int, "session_factory": "builtins:int"}, "session is given beside session_factory"),
-        ({"session": int}, "session gave a int; it must give a Spark session"),
+        ({"session": int}, "session returned a int; it must return a Spark session"),
     ],
 )
 def test_a_session_that_is_none_is_named(settings: dict[str, Any], said: str) -> None:

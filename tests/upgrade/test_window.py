@@ -108,7 +108,7 @@ def test_code_asks_a_schema_what_it_can_do(queue: SqlQueue, monkeypatch: pytest.
     become(monkeypatch, 2)
     assert not capabilities.has(queue.database, MadeUp.LABELS)
     queue.migrate()
-    monkeypatch.setattr(capabilities, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(capabilities, "_POLL_SECONDS", 0.0)
     assert capabilities.has(queue.database, MadeUp.LABELS)
     assert value(queue, "SELECT {s}.labelled('new')") == 0
     rows(queue, "DROP TABLE {s}.schema_version")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
 _ENDED = ("failed", "cancelled")
-_LOOK_AT = 5_000
+_MOST_PREVIEWED = 5_000
 _SHOWN = 20
 
 Reason = Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Reason; stored as the job's error.")]
@@ -296,11 +296,11 @@ def show_preview(
     session: Session, source: "SqlQueue", queue: str, selection: Selection, verb: Verb, limit: int | None = None
 ) -> None:
     """Print what a decision would do, to at most so many jobs; nothing is changed."""
-    expected = preview.find(source, queue, selection, verb.states, limit=min(limit or _LOOK_AT, _LOOK_AT))
+    expected = preview.find(source, queue, selection, verb.states, limit=min(limit or _MOST_PREVIEWED, _MOST_PREVIEWED))
     found, skipped = expected.jobs, expected.skipped
     changed = [job for job in found if job.state != verb.ask]
     requested = [job for job in found if job.state == verb.ask]
-    more = len(found) >= _LOOK_AT
+    more = len(found) >= _MOST_PREVIEWED
     if session.as_json:
         values = _decided_json(queue, [job.id for job in changed], [job.id for job in requested], skipped)
         render.emit_json({**values, "dry_run": True, "complete": not more})

@@ -19,7 +19,7 @@ from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA, SCHEMA_VARIABLE
 from dagster_sqlqueue.embedded import EmbeddedPostgres, supervisor
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def up(session: Session) -> None:
         _report(session, server)
         with stopped_by_signals() as (_, received):
             while supervisor.postmaster(server.directory) is not None and not received:
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
     if signal.SIGINT in received:
         raise typer.Exit(Code.INTERRUPTED)
     if not received:

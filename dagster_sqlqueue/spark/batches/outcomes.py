@@ -30,8 +30,8 @@ def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome
 
     Args:
         queue: where the batch was sealed.
-        batch: as `seal` gave it. A transactional one takes reports from the process alone that sealed it, and is published
-            more slowly with any: its jobs are moved once more.
+        batch: as `seal` returned it. A transactional one takes reports from the process alone that sealed it, and is
+            published more slowly with any: its jobs are moved once more.
         outcomes: jobs by id, each with `Done`, `Retry`, `Snooze`, `Hold`, `Reject` or `Cancel`.
 
     Returns:

@@ -66,7 +66,7 @@ def publish(
 
     Args:
         queue: where the batch was sealed.
-        batch: as `seal` gave it.
+        batch: as `seal` returned it.
         transaction: from `queue.database.transaction()`, or for a transactional batch its own; an error must leave its
             block, so that it rolls back.
         output: JSON that says where the results are.
