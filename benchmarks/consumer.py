@@ -29,7 +29,7 @@ _WAYS = (
 
 
 def measure(bench: Bench) -> list[Figure]:
-    """The figures of draining, and of putting in what is drained."""
+    """The figures of draining, and of enqueuing what is drained."""
     jobs = 20_000 if bench.quick else 60_000
     note(f"consumer: rounds of {jobs:,} jobs through the Consumer in {len(_WAYS)} ways in turns, tables never analysed")
     cpu: dict[str, list[float]] = {way.name: [] for way in _WAYS}

@@ -1,7 +1,7 @@
 """Drains with one process and with four, bulk and single enqueues, an old snapshot, and the way from commit to handler.
 
 Each contender has a database of its own on the same server, whose tables are never analysed, and puts its jobs there by its
-own verb. Every measurement begins with processes just started that have put in, and worked off, 2,000 jobs. The contenders
+own verb. Every measurement begins with processes just started that have enqueued, and worked off, 2,000 jobs. The contenders
 take turns, round by round.
 """
 
@@ -42,7 +42,7 @@ class _Arena:
         self.rates: Rates = defaultdict(lambda: defaultdict(list))
 
     def work(self, contender: Contender, processes: int) -> None:
-        """One round of putting in and working off."""
+        """One round of enqueuing and working off."""
         jobs = self._of(contender)
         with self._warm(contender, processes) as workers:
             single = 200

@@ -63,7 +63,7 @@ class View:
         return not closed
 
     def launch(self, base: str, location: str, job: str, config: str, *shown: str) -> str:
-        """Start a job from its launchpad as a person does who pastes a configuration; gives the run's text at its end, once
+        """Start a job from its launchpad as a person who pastes a configuration; returns the run's text at its end, once
         it shows these patterns.
         """
         page = self.page

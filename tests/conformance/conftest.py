@@ -72,7 +72,7 @@ class Line:
         self.queue.create_queue(self.spec)
 
     def put(self, *numbers: int, **more: Any) -> list[UUID]:
-        """Enqueue jobs with these numbers, one after the other; gives their ids."""
+        """Enqueue jobs with these numbers, one after the other; returns their ids."""
         ids = [self.queue.enqueue(self.spec, NewJob(Work(n=n), **more)) for n in numbers]
         assert None not in ids
         return [id for id in ids if id]

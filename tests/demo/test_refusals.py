@@ -17,7 +17,7 @@ def said_by_a_process(home: Path, module: str = "definitions.demo", **more: str)
 
 @pytest.fixture(params=["call", pytest.param("process", marks=pytest.mark.prove)])
 def refusal(request: pytest.FixtureRequest) -> Refusal:
-    """Starts the demo or the UI, which has to refuse, and gives what it says."""
+    """Starts the demo or the UI, which has to refuse, and returns what it says."""
     if request.param == "process":
         return said_by_a_process
     called: Refusal = request.getfixturevalue("said_by_a_call")

@@ -66,7 +66,7 @@ class Fleet:
         self.processes: dict[Path, BaseProcess] = {}
 
     def start(self, work: Callable[[Task], None] = consume, **settings: Any) -> Path:
-        """Start a process; gives its history."""
+        """Start a process; returns its history."""
         history = self._directory / f"{next(self._numbers)}.jsonl"
         task = Task(self._url, self.queue.database.schema, history, **settings)
         process = self._context.Process(target=work, args=(task,))
@@ -95,7 +95,7 @@ class Fleet:
         assert self.processes[history].exitcode == -signal.SIGKILL
 
     def join(self) -> list[dict[str, Any]]:
-        """Wait for every process that was not killed to end well; gives what their drains said."""
+        """Wait for every process that was not killed to end well; returns what their drains said."""
         summaries = []
         for history, process in self.processes.items():
             process.join(WORKED_OFF)

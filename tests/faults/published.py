@@ -52,7 +52,7 @@ class Published:
 
 
 def taken(url: str, schema: str, form: Published) -> Counter[object]:
-    """Run the form; gives how often each job was begun."""
+    """Run the form; returns how often each job was begun."""
     begun: Counter[object] = Counter()
     lock = threading.Lock()
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Processes that know the SQL functions and nothing of the library: they put in, claim, end and decide by
+"""Processes that know the SQL functions and nothing of the library: they enqueue, claim, end and decide by
 plain SQL."""
 
 import json

@@ -55,7 +55,7 @@ class Drivers:
         self.queue.enqueue_many(self._spec, [NewJob(Work(n=n)) for n in range(first, first + JOBS)])
 
     def run(self, mode: Mode, **settings: Any) -> int | None:
-        """Have a driver consume; gives how its process ended."""
+        """Have a driver consume; returns how its process ended."""
         self.made += 1
         number = self.made
         history = self._directory / f"{number}.jsonl"

@@ -163,7 +163,7 @@ def _terminate(*_: object) -> None:
 
 
 def main() -> int:
-    """Run, try again what failed, and say what came of it; gives the exit code."""
+    """Run, try again what failed, and say what came of it; returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     parser = argparse.ArgumentParser(prog="python -m tests.gate", add_help=False)
     parser.add_argument("--title", default="tests")

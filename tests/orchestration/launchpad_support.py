@@ -58,7 +58,7 @@ class Launchpad:
         )
 
     def refused(self, verb: str, **config: Any) -> str:
-        """Run it and have it fail as its page is to say; gives the message."""
+        """Run it and have it fail as its page is to say; returns the message."""
         done = self.run(verb, **config)
         assert not done.success
         (failure,) = done.filter_events(lambda event: event.is_step_failure)

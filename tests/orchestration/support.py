@@ -19,10 +19,10 @@ from tests.gate.patience import FULL
 from tests.support import Work
 
 WORK = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
-"""What the fixture `spec` gives, for the ops at the top of a module."""
+"""What the fixture `spec` returns, for the ops at the top of a module."""
 
 NewInstance = Callable[..., AbstractContextManager[dg.DagsterInstance]]
-"""What the fixture `new_instance` gives: a Dagster instance for a block, with these overrides of its settings."""
+"""What the fixture `new_instance` returns: a Dagster instance for a block, with these overrides of its settings."""
 
 
 @dataclass(frozen=True)

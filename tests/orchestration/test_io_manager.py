@@ -27,7 +27,7 @@ def resources(resource: SqlQueueResource) -> dict[str, Any]:
 
 
 def put(resources: dict[str, Any], made: Callable[[], Any]) -> dg.ExecuteInProcessResult:
-    """A run of one op, whose output is what `made` gives."""
+    """A run of one op, whose output is what `made` returns."""
 
     @dg.op(out=dg.Out(Any, io_manager_key="queue_io", metadata=META))
     def make() -> dg.Output[Any]:

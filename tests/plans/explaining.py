@@ -172,7 +172,7 @@ class Explainer:
             self._connection.execute("DEALLOCATE verb")
 
     def _prepare(self, name: str, verb: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
-        """Prepare a verb's statement under a name; gives what executes it, and the values of its parameters."""
+        """Prepare a verb's statement under a name; returns what executes it, and the values of its parameters."""
         text = statements.load(verb, self._schema)
         parameters = {name: given for name, given in parameters.items() if f"%({name})" in text}
         for number, parameter in enumerate(parameters, 1):
@@ -197,7 +197,7 @@ class Explainer:
         return Plan(found, self._fetched() - before)
 
     def answer(self, verb: str, **parameters: Any) -> tuple[Any, ...]:
-        """The only row that the statement gives, in the same transaction."""
+        """The only row that the statement returns, in the same transaction."""
         rows = execute(self._connection, statements.load(verb, self._schema), parameters)
         (only,) = rows
         return only

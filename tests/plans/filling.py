@@ -1,4 +1,4 @@
-"""Backlogs for the plan tests, put in with one statement each."""
+"""Backlogs for the plan tests, enqueued with one statement each."""
 
 from dagster_sqlqueue import SqlQueue
 from tests.support import rows

@@ -44,7 +44,7 @@ class Calling:
         Args:
             call: of a function of version 1.
             parameters: its own.
-            rows: how many it gives.
+            rows: how many it returns.
         """
         before, fetched = self._read_whole(), self._fetched()
         ((plan,),) = self.run(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {{v1}}.{call}", *parameters)

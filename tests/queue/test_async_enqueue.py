@@ -13,7 +13,7 @@ from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
 from dagster_sqlqueue.queue import Enqueued
 from tests.support import Work, value
-from tests.support.putting import live
+from tests.support.enqueuing import live
 
 
 def awaited(url: str, work: "Callable[[psycopg.AsyncConnection[Any]], Awaitable[None]]", **settings: Any) -> None:

@@ -17,7 +17,7 @@ from dagster_sqlqueue.queue import Enqueued
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.intake import Rejected
 from tests.support import Work, caller, claim, numbers, rows, value
-from tests.support.putting import LATER, live, put
+from tests.support.enqueuing import LATER, live, put
 
 
 def test_bad_rows_are_left_out_and_reported(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

@@ -1,4 +1,4 @@
-"""Producers who put the same new jobs in at the same time, in opposite orders: each is put in once, and nobody fails."""
+"""Producers that enqueue the same new jobs at the same time, in opposite orders: each is enqueued once, and nobody fails."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +51,7 @@ WAYS: dict[str, tuple[Callable[[int], list[NewJob[Work]]], _Put]] = {
 
 
 def _raced(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each call gives; they begin together."""
+    """What each call returns; they begin together."""
     start = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:

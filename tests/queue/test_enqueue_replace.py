@@ -13,7 +13,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import Enqueued
 from tests.gate.patience import sized
 from tests.support import Work, caller, claim, make_due, numbers, rows, until, value
-from tests.support.putting import LATER, live, put
+from tests.support.enqueuing import LATER, live, put
 
 
 def put_as_many(queue: SqlQueue, spec: QueueSpec[Work], n: int, key: str | None = "u", **more: Any) -> Enqueued:
@@ -143,7 +143,7 @@ def test_an_id_of_another_live_job_is_named(queue: SqlQueue, spec: QueueSpec[Wor
     assert sorted(row[0] for row in live(queue, "CAST(payload->>'n' AS integer)")) == [1, 3]
 
 
-def test_replacing_meets_the_job_that_another_transaction_is_just_putting_in(
+def test_replacing_meets_the_job_that_another_transaction_is_just_enqueuing(
     queue: SqlQueue, spec: QueueSpec[Work], url: str
 ) -> None:
     with caller(url) as connection:

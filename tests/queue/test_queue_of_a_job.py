@@ -188,7 +188,7 @@ def test_of_many_jobs_the_first_sees_to_the_queue_and_wakes(queue: SqlQueue, spe
 
 
 def test_rows_that_say_that_their_queue_is_kept(queue: SqlQueue, url: str, spec: QueueSpec[Work]) -> None:
-    """They are looked at no more where they are put in, and as any others where their queue or priority changes."""
+    """They are checked no more where they are enqueued, and as any others where their queue or priority changes."""
     row = raw_rows.ROW.replace("max_attempts, ", "max_attempts, queue_kept, ").replace("1, '", "1, true, '")
     with caller(url) as connection:
         assert connection.execute(in_schema(queue, "SELECT {s}.keep_queue('work')")).fetchone() == (True,)

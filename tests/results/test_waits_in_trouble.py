@@ -161,7 +161,7 @@ class Waiters:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, how: str, ids: list[UUID]) -> "subprocess.Popen[str]":
-        """Begins to wait; gives the process once it does."""
+        """Begins to wait; returns the process once it does."""
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.results.worker", self._url, self._queue.database.schema, how, *map(str, ids)],
             cwd=PROJECT,

@@ -89,7 +89,7 @@ def test_a_producer_lets_no_job_in_before_its_turn_nor_at_another_moment(shop: S
 
 @pytest.fixture
 def followed(shop: Staff) -> tuple[UUID, UUID]:
-    """A job that the owner follows; gives its id and the follower's."""
+    """A job that the owner follows; returns its id and the follower's."""
     job = shop.owner.enqueue(WORK, Work(n=1))
     assert job
     Followers(shop.owner).follow(job, Callback("ended"))

@@ -34,7 +34,7 @@ def outage(queue: SqlQueue, name: str, seconds: float) -> None:
 
 
 def overdue_by(queue: SqlQueue, name: str, *, ticks: int, every: float, late: float = 1.0) -> datetime:
-    """As if so many ticks of an interval had passed, the last one some seconds ago; gives that one."""
+    """As if so many ticks of an interval had passed, the last one some seconds ago; returns that one."""
     found: datetime = value(
         queue,
         "UPDATE {s}.schedule SET anchor = now() - make_interval(secs => %s),"
@@ -57,7 +57,7 @@ def ticks_of(queue: SqlQueue, name: str) -> list[datetime]:
 
 
 def tick_all(schedules: Schedules) -> int:
-    """Tick until nothing is due; gives the number of ticks enqueued."""
+    """Tick until nothing is due; returns the number of ticks enqueued."""
     total = 0
     done = Ticked(more=True)
     while done.more:

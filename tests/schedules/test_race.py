@@ -194,7 +194,7 @@ def test_without_both_guards_ticks_are_seen_to_be_enqueued_twice(
 
 
 def _start_without(queue: SqlQueue, spec: QueueSpec[Work], crew: Crew, *guards: str) -> dict[str, datetime]:
-    """Have everybody tick without these guards; gives the first ticks."""
+    """Have everybody tick without these guards; returns the first ticks."""
     schedules = Schedules(queue)
     made = [schedules.put(spec, name, Work(n=1), every=0.1, catch_up="all") for name in ("a", "b")]
     for _ in range(PROCESSES):

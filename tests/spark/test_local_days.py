@@ -160,7 +160,7 @@ def test_what_the_archive_holds_of_a_day(queue: SqlQueue) -> None:
 
 
 class Event(BaseModel, extra="allow"):
-    """Whatever somebody puts in."""
+    """Whatever somebody enqueues."""
 
 
 def put(queue: SqlQueue, payloads: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a read gives: live jobs, typed payloads, ranges, limits, and how it is shared out among tasks."""
+"""What a read returns: live jobs, typed payloads, ranges, limits, and how it is shared out among tasks."""
 
 import json
 from collections import Counter

@@ -58,7 +58,7 @@ Register = Callable[..., SparkSession]
 
 @pytest.fixture
 def register(session: SparkSession, queue: SqlQueue, url: str) -> Register:
-    """Makes the format known with models, and gives the session."""
+    """Makes the format known with models, and returns the session."""
 
     def registered(payload: Any) -> SparkSession:
         register_source(session, url, queue.database.schema, payload=payload)

@@ -32,7 +32,7 @@ class DecidedModel(Model):
         *,
         turns: bool = True,
     ) -> list[UUID]:
-        """Do something to those of the jobs that are in one of the states; gives them."""
+        """Do something to those of the jobs that are in one of the states; returns them."""
         jobs = [job for job in map(self.live.get, ids) if job is not None and job.state in states]
         waited = {job.id for job in jobs if job.parked}
         for job in jobs:
@@ -47,7 +47,7 @@ class DecidedModel(Model):
         return [job.id for job in jobs]
 
     def cancel(self, ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
-        """Cancel; gives those that ended, and those that were asked to."""
+        """Cancel; returns those that ended, and those that were asked to."""
         ended = next(self.statements)
 
         def archive(job: ModelJob) -> None:
@@ -103,7 +103,7 @@ class DecidedModel(Model):
         return set(self.decide(ids, set(LiveState), change, turns=False))
 
     def redrive(self, ids: Sequence[UUID], states: Collection[str], limit: int | None) -> set[UUID]:
-        """Bring ended jobs back, at most so many; gives those that went."""
+        """Bring ended jobs back, at most so many; returns those that went."""
         went: set[UUID] = set()
         while ids and (limit is None or len(went) < limit):
             room = len(ids) if limit is None else limit - len(went)
@@ -124,7 +124,7 @@ class DecidedModel(Model):
         return went
 
     def replace(self, new: Sequence[ModelJob]) -> tuple[int, int]:
-        """Put on, or replace what waits under the same unique key; gives how many were put on, and how many replaced."""
+        """Put on, or replace what waits under the same unique key; returns how many were put on, and how many replaced."""
         last: dict[object, ModelJob] = {}
         given = Counter(job.unique_key or job.id for job in new)
         for job in new:

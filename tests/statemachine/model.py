@@ -50,7 +50,7 @@ class Model:
     # Putting in
 
     def enqueue(self, jobs: Sequence[ModelJob], now: Moment | None = None) -> list[UUID]:
-        """Put on what is not there already; gives the ids."""
+        """Put on what is not there already; returns the ids."""
         now = now or self.now()
         inserted = []
         for job in jobs:
@@ -226,13 +226,13 @@ class Model:
         return None
 
     def finish(self, endings: Sequence[tuple[Lease, Event]]) -> set[UUID]:
-        """End jobs; gives those that were accepted."""
+        """End jobs; returns those that were accepted."""
         ended = [(job, event) for lease, event in endings if (job := self.current(lease))]
         self._end(ended)
         return {job.id for job, _ in ended}
 
     def give_back(self, back: Sequence[tuple[Lease, Event, Moment | float]]) -> set[UUID]:
-        """Requeue jobs, each at a moment or after so many hours; gives those that were accepted."""
+        """Requeue jobs, each at a moment or after so many hours; returns those that were accepted."""
         now = self.now()
         accepted = []
         for lease, event, when in back:
@@ -244,13 +244,13 @@ class Model:
         return {job.id for job in accepted}
 
     def hold(self, leases: Sequence[tuple[Lease, Event]]) -> set[UUID]:
-        """Set jobs aside; gives those that were accepted."""
+        """Set jobs aside; returns those that were accepted."""
         accepted = [(job, event) for lease, event in leases if (job := self.current(lease))]
         self._aside(accepted)
         return {job.id for job, _ in accepted}
 
     def heartbeat(self, leases: Sequence[Lease]) -> tuple[set[UUID], set[UUID]]:
-        """Extend leases; gives the jobs that are kept, and those of them that are to be cancelled."""
+        """Extend leases; returns the jobs that are kept, and those of them that are to be cancelled."""
         until = self.now(LEASE_HOURS)
         kept = []
         for lease in leases:

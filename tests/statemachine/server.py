@@ -23,7 +23,7 @@ class Server:
         self._look.close()
 
     def reset(self) -> datetime:
-        """Empty the tables; gives the time."""
+        """Empty the tables; returns the time."""
         tables = (
             "job, job_archive, job_replaced, transactional_consumer, rate_start, stale_write, waiter, worker, assignment,"
             " bucket, queue"

@@ -1,4 +1,4 @@
-"""What the tests about single jobs share: three queues, and jobs that are put in, taken, finished and killed."""
+"""What the tests about single jobs share: three queues, and jobs that are enqueued, claimed, finished and killed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

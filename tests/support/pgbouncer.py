@@ -37,7 +37,7 @@ logfile = {home}/log
 
 @contextlib.contextmanager
 def pgbouncer(url: str, *, sessions: int = 3, users: Sequence[str] = ()) -> Iterator[str]:
-    """PgBouncer for the block; gives its URL.
+    """PgBouncer for the block; returns its URL.
 
     Args:
         url: of a server that listens on a socket of the file system and asks for no password.

@@ -68,7 +68,7 @@ class _Link:
 
 @contextlib.contextmanager
 def pooler(url: str) -> Iterator[str]:
-    """A pooler in front of a server that listens on a socket of the file system; gives the URL of the pooler."""
+    """A pooler in front of a server that listens on a socket of the file system; returns the URL of the pooler."""
     known = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items()}
     port = known.get("port", "5432")
     with (

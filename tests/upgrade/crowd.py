@@ -37,11 +37,11 @@ class Process:
         return self._files[1].read_text()
 
     def ended(self) -> int:
-        """Wait for its end; gives the exit code."""
+        """Wait for its end; returns the exit code."""
         return self.process.wait(PATIENCE)
 
     def stopped(self) -> int:
-        """Stop it; gives the exit code."""
+        """Stop it; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 

@@ -1,6 +1,6 @@
 """A producer, a consumer or a migration in a process of its own, by code of a version that may be a later one's.
 
-python -m tests.upgrade.process ROLE VERSION URL SCHEMA: works until SIGTERM, and prints a line for each job that it put in
+python -m tests.upgrade.process ROLE VERSION URL SCHEMA: works until SIGTERM, and prints a line for each job that it enqueued
 or ended. It ends with 0, or as `sqlqueue work` would, with the error on standard error.
 """
 
@@ -30,7 +30,7 @@ def say(*words: object) -> None:
 
 
 def produce(queue: SqlQueue, version: int, stopping: threading.Event) -> None:
-    """Put jobs in one by one; a later version gives them labels where the schema has those."""
+    """Enqueue jobs one by one; a later version gives them labels where the schema has those."""
     connection: psycopg.Connection[Any]
     with queue.database.connection() as connection:
         while not stopping.wait(0.002):

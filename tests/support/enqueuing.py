@@ -1,4 +1,4 @@
-"""What the tests of putting in share: a job by its unique key, a look at what is live, a moment far away."""
+"""What the tests of enqueuing share: a job by its unique key, a list of what is live, a moment far away."""
 
 from datetime import UTC, datetime
 from typing import Any
