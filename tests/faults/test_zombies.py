@@ -50,10 +50,10 @@ def test_every_write_of_a_zombie_is_refused(fleet: Fleet, tmp_path: Path, limits
 
     # Half of the jobs are finished by others, half are in others' hands, when the zombies come back.
     may_end = tmp_path / "may end"
-    zombie = fleet.start(batch_size=jobs // 2, hang_until=may_end, reports=True)
-    until(lambda: fleet.read(zombie, "handled"))
+    present = fleet.start(batch_size=jobs // 2, hang_until=may_end, reports=True)
+    until(lambda: fleet.read(present, "handled"))
     finisher = fleet.start()
-    until(lambda: fleet.live() == len(fleet.read(zombie, "claimed")[0]["jobs"]))
+    until(lambda: fleet.live() == len(fleet.read(present, "claimed")[0]["jobs"]))
     for zombie in zombies:
         fleet.signal(zombie, signal.SIGCONT)
     until(
@@ -62,15 +62,15 @@ def test_every_write_of_a_zombie_is_refused(fleet: Fleet, tmp_path: Path, limits
     awake.touch()
     until(lambda: all(fleet.read(zombie, "drained") for zombie in zombies))
     assert all(kinds(fleet, zombie).keys() == KINDS for zombie in zombies)
-    assert fleet.read(zombie, "ended") == []
-    # What was said is what the zombie said, of the job that it is at.
+    assert fleet.read(present, "ended") == []
+    # What was said is what the present consumer said, of the job that it is at.
     assert rows(
         fleet.queue,
         "SELECT DISTINCT j.lease_no, percent FROM {s}.job_progress JOIN {s}.job AS j ON id = job_id"
         " WHERE j.lease_no = job_progress.lease_no",
     ) == [(2, 0.0)]
     may_end.touch()
-    until(lambda: fleet.read(zombie, "drained") and fleet.read(finisher, "drained"))
+    until(lambda: fleet.read(present, "drained") and fleet.read(finisher, "drained"))
     fleet.dismiss([])
     fleet.note()
 
