@@ -309,7 +309,7 @@ def rows_of(cursor: "psycopg.Cursor[Row]") -> "Sequence[Row]":
     try:
         return cursor.fetchall()
     except odd_values.UNREADABLE:
-        return odd_values.rows(cursor)
+        return odd_values.rows(cursor, cursor.pgresult)
 
 
 def _engine(
