@@ -187,7 +187,7 @@ class SqlAlchemyExecutor:
             try:
                 return [tuple(row) for row in result]
             except odd_values.UNREADABLE:
-                return odd_values.rows(result.cursor)
+                return odd_values.rows(result.cursor, result.cursor.pgresult)
         except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
             raise self._database.errors.explained(error, name, connection=self._driver) from None
 
@@ -247,7 +247,7 @@ class AsyncTransaction:
                     # Also for a statement without rows: in a pipeline, only the fetch waits for the result.
                     return await cursor.fetchall()
                 except odd_values.UNREADABLE:
-                    return odd_values.rows(cursor)
+                    return odd_values.rows(cursor, cursor.pgresult)
                 except psycopg.ProgrammingError:
                     if cursor.pgresult is None:
                         raise

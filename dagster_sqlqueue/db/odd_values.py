@@ -4,14 +4,18 @@ The driver reads a batch as a whole, and raises at the first value that it canno
 then, and is read once more with the loaders below. Results that can be read at once are not slowed down by them.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from psycopg.adapt import Buffer, Loader, Transformer
+from psycopg.adapt import AdaptersMap, Buffer, Loader, Transformer
 from psycopg.pq import Format
 from psycopg.types.datetime import DateBinaryLoader, DateLoader, TimestamptzBinaryLoader, TimestamptzLoader
 from psycopg.types.json import JsonLoader
+
+if TYPE_CHECKING:
+    from psycopg import BaseConnection
 
 UNREADABLE: Final = (psycopg.DataError, ValueError, OverflowError, RecursionError)
 """Errors of the driver's loaders: for a time or date outside of the years 1 to 9999, and for JSON with too long numbers or
@@ -89,21 +93,31 @@ _LOADERS: Final[tuple[tuple[str, type[Loader]], ...]] = (
 )
 
 
-def rows(cursor: Any, result: Any = None) -> list[tuple[Any, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What a transformer takes its loaders and its encoding from."""
+
+    adapters: AdaptersMap
+    connection: "BaseConnection[Any] | None"
+
+
+def rows(context: Any, result: Any) -> list[tuple[Any, ...]]:
     """Return all rows of a result.
 
     A time or date that Python cannot represent becomes the first or last one that it can; JSON that it cannot parse becomes
     its text.
 
     Args:
-        cursor: psycopg cursor, whose loaders are replaced.
-        result: result to read; None: the cursor's own.
+        context: psycopg connection or cursor (an `AdaptContext`) of the result; its loaders are not changed. The
+            connection may be closed.
+        result: result to read.
     """
-    # Registered for the cursor only: the loaders of the connection, which may be the caller's, are unchanged.
+    adapters = AdaptersMap(context.adapters)
     for name, loader in _LOADERS:
-        cursor.adapters.register_loader(name, loader)
-    transformer = Transformer(cursor)
-    result = cursor.pgresult if result is None else result
+        adapters.register_loader(name, loader)
+    # A closed connection has no encoding; the library's own ones use UTF-8, as a transformer without a connection does.
+    connection = None if context.connection is None or context.connection.closed else context.connection
+    transformer = Transformer(_Context(adapters, connection))
     transformer.set_pgresult(result)
     found: list[tuple[Any, ...]] = transformer.load_rows(0, result.ntuples, tuple)
     return found

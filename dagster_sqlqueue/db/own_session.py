@@ -88,7 +88,7 @@ class Answer:
         try:
             return self._loaders.load_rows(0, self._result.ntuples, tuple)
         except odd_values.UNREADABLE:
-            return odd_values.rows(psycopg.Cursor(self._connection), self._result)
+            return odd_values.rows(self._connection, self._result)
 
 
 class OwnSession:

@@ -309,7 +309,7 @@ def rows_of(cursor: "psycopg.Cursor[Row]") -> "Sequence[Row]":
     try:
         return cursor.fetchall()
     except odd_values.UNREADABLE:
-        return odd_values.rows(cursor)
+        return odd_values.rows(cursor, cursor.pgresult)
 
 
 def _engine(
@@ -334,6 +334,8 @@ def _engine(
         url,
         pool_size=size,
         max_overflow=0,
+        # The session used last has its statements and caches at hand; in turns, each of them would be kept warm.
+        pool_use_lifo=True,
         pool_timeout=connect_timeout,
         hide_parameters=True,
         isolation_level="AUTOCOMMIT",

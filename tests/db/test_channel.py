@@ -76,6 +76,13 @@ def test_what_python_cannot_represent_is_replaced(channel: Channel) -> None:
     assert row == (odd_values.LAST, odd_values.FIRST.date())
 
 
+def test_it_is_replaced_also_after_the_connection_is_gone(channel: Channel) -> None:
+    channel.send(("test_odd", {}))
+    received = channel.receive()
+    channel.close()
+    assert received.rows() == [(odd_values.LAST, odd_values.FIRST.date())]
+
+
 def test_rows_that_a_statement_changed_are_counted(channel: Channel) -> None:
     channel.send(("test_touch", {"names": ["work", "other"]}))
     changed = channel.receive()

@@ -23,6 +23,7 @@ from tests.faults.topical import (
     Publish,
     Run,
     Span,
+    Spans,
     begun,
     change,
     fits,
@@ -195,6 +196,19 @@ def test_a_good_run_passes() -> None:
     assert not Span(2, 4).holds(Span(1, 3))
     assert {*COPY_NAMES, *MOVE_NAMES} == set(NAMES)
     assert TOPIC
+
+
+def test_many_spans_answer_as_each_would() -> None:
+    chosen = random.Random(1)
+    for count in range(40):
+        moments = [sorted((chosen.randrange(30), chosen.randrange(30))) for _ in range(count)]
+        every = [Span(begin, end) for begin, end in moments]
+        many = Spans(every)
+        for begin in range(30):
+            for end in range(begin, 30):
+                span = Span(begin, end)
+                assert many.hold(span) == any(one.holds(span) for one in every)
+                assert many.meet(span) == any(one.meets(span) for one in every)
 
 
 BAD: dict[str, dict[tuple[str, int], int]] = {
