@@ -64,9 +64,9 @@ class Consumer(Generic[Payload]):
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
-            leases, 100 for the first one, and then as many as it handles in a tenth of a second, 1 to 1,000. Beside a batch
-            of a quick handler the next one is under lease, or locked in transactional mode, unless others would have less
-            by it; not with 1.
+            leases, 1 for the first one, and then as many as it handles in a tenth of a second, up to 1,000 and to four
+            times the last batch. Beside a batch of a quick handler the next one is under lease, or locked in transactional
+            mode, unless others would have less by it; not with 1.
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which works one job after another.

@@ -20,6 +20,8 @@ SUPERVISED_OR_NOT = pytest.mark.parametrize(
     [pytest.param((), id="alone", marks=pytest.mark.prove), pytest.param(("--processes", "1"), id="supervised")],
 )
 """For tests whose handlers take seconds to leave."""
+ALL = ("--batch", "100")
+"""A claim takes all there is, also the first one."""
 PATIENT = ("--grace", f"{PATIENCE}s")
 """A handler that leaves is never too late."""
 
@@ -60,7 +62,7 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start(*processes)
+    worker = shop.start(*ALL, *processes)
     pid = begun(shop, worker)
     assert (pid == worker.process.pid) is (not processes)
     assert due(queue) == 0
@@ -100,7 +102,7 @@ def test_a_drain_timeout_gives_the_running_job_back_and_says_so(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--drain-timeout", "200ms", *PATIENT, *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "200ms", *PATIENT, *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert worker.events("cutting_off")
@@ -126,7 +128,7 @@ def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "stubborn")
-    worker = shop.start("--drain-timeout", "0", "--grace", "10s", *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "0", "--grace", "10s", *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert worker.events("abandoned")
@@ -141,7 +143,7 @@ def test_a_handler_may_take_as_long_as_the_grace_to_leave(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "tidy up")
-    worker = shop.start("--drain-timeout", "0", *PATIENT, *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "0", *PATIENT, *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert not worker.events("abandoned")
@@ -155,7 +157,7 @@ def test_a_second_signal_stops_at_once(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--drain-timeout", "none", *PATIENT, *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "none", *PATIENT, *processes)
     begun(shop, worker)
     worker.signal(signal.SIGINT)
     worker.told("stopping")
@@ -169,7 +171,7 @@ def test_a_second_signal_stops_at_once(
 @pytest.mark.prove
 def test_signals_to_every_process_count_once(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--processes", "1")
+    worker = shop.start(*ALL, "--processes", "1")
     child = begun(shop, worker)
     worker.signal(signal.SIGINT)  # as a terminal does, and a service manager
     os.kill(child, signal.SIGINT)
@@ -199,7 +201,7 @@ def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait", others=5)
-    worker = shop.start("--processes", "2", "--lease", "10min")
+    worker = shop.start(*ALL, "--processes", "2", "--lease", "10min")
     child = begun(shop, worker)
     os.kill(child, signal.SIGKILL)
     assert worker.told("process_died")["reason"] == "killed by SIGKILL"
@@ -217,7 +219,7 @@ def test_the_children_of_a_killed_supervisor_stop_in_good_order(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--processes", "1")
+    worker = shop.start(*ALL, "--processes", "1")
     child = begun(shop, worker)
     worker.signal(signal.SIGKILL)
     until(lambda: due(queue) == 20, "the others to be due")

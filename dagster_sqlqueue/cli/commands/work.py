@@ -50,8 +50,8 @@ def work(
         typer.Option(
             metavar="N",
             show_default=False,
-            help="Jobs per claim, 1 to 10000. Default: as many as are handled in a tenth of a second, 1 to 1000; in"
-            " transactional mode 100.",
+            help="Jobs per claim, 1 to 10000. Default: first 1, then as many as are handled in a tenth of a second, up to"
+            " 1000; in transactional mode 100.",
         ),
     ] = None,
     mode: Annotated[
