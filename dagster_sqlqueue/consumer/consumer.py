@@ -17,7 +17,7 @@ from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.consumer.concurrent import SideBySide
+from dagster_sqlqueue.consumer.concurrent import SideBySide, check_concurrency, log_released
 from dagster_sqlqueue.consumer.handler import AnyHandler, Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
@@ -44,8 +44,6 @@ from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.schema import migrations
 
 logger = logging.getLogger("dagster_sqlqueue")
-
-MAX_CONCURRENCY = 1_000
 
 
 class Consumer(Generic[Payload]):
@@ -210,7 +208,23 @@ class Consumer(Generic[Payload]):
         """
         self._ahead.stop()
         jobs = self._heartbeat.part_with(begun=begun)
-        return len(self._leases.release(jobs)) if jobs else 0
+        released = len(self._leases.release(jobs)) if jobs else 0
+        if begun:
+            log_released(self._spec.name, jobs)
+        return released
+
+    def interrupt(self) -> None:
+        """Interrupt handlers that run side by side, for a consumer that was stopped: `job.cancelled` is set, and async
+        handlers are cancelled. A job whose handler does not succeed then is released, no attempt spent. Without
+        `concurrency` nothing is interrupted. May come from any thread.
+        """
+        if self._side_by_side is not None:
+            self._side_by_side.interrupt()
+
+    @property
+    def cut_off(self) -> int:
+        """The number of jobs that were released as their handlers were interrupted by `interrupt`."""
+        return 0 if self._side_by_side is None else self._side_by_side.cut_off
 
     @property
     def stopping(self) -> threading.Event:
@@ -366,8 +380,7 @@ class Consumer(Generic[Payload]):
 
 
 def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:
-    if not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
+    check_concurrency(concurrency)
     for refused, why in (
         (mode is Mode.TRANSACTIONAL, "in transactional mode, which works one job after another on one connection"),
         (shape is Shape.BATCH, "with a handler of a batch, which is called for one batch after another"),

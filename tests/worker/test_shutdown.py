@@ -197,12 +197,13 @@ def test_signals_that_come_before_a_process_is_ready_wait(shop: Shop) -> None:
     assert worker.errors == ""
 
 
+@pytest.mark.parametrize("claimed", [ALL, pytest.param(("--concurrency", "6"), marks=pytest.mark.prove)], ids=str)
 def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
-    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], claimed: tuple[str, str]
 ) -> None:
-    enqueue_first_and_others(queue, spec, "wait", others=5)
-    worker = shop.start(*ALL, "--processes", "2", "--lease", "10min")
-    child = begun(shop, worker)
+    enqueue_first_and_others(queue, spec, "wait", others=5, do="wait" if claimed is not ALL else "")
+    worker = shop.start(*claimed, "--processes", "2", "--lease", "10min")
+    child = begun(shop, worker, 1 if claimed is ALL else 6)
     os.kill(child, signal.SIGKILL)
     assert worker.told("process_died")["reason"] == "killed by SIGKILL"
     worker.told("process_started", times=3)
@@ -213,6 +214,61 @@ def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
     assert worker.stopped() == 0
     assert [line["attempt"] for line in shop.history("begun") if line["n"] == 0] == [1, 1]
     assert shop.numbers("done") == list(range(6))
+
+
+KINDS = pytest.mark.parametrize(
+    ("handler", "concurrency"),
+    [
+        pytest.param("tests.worker.jobs:handle", ("--concurrency", "3"), id="threads"),
+        pytest.param("tests.worker.jobs:handle_async", (), id="async"),
+    ],
+)
+
+
+@KINDS
+def test_as_many_as_can_begin_are_claimed_and_a_stop_finishes_them(
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], handler: str, concurrency: tuple[str, ...]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=n, note="wait") for n in range(8)])
+    worker = shop.start(*concurrency, "--every", "100ms", handler=handler)
+    begun(shop, worker, 3)
+    until(lambda: worker.events("stats")[-1:] and worker.events("stats")[-1]["in_flight"] == 3, "three jobs in flight")
+    assert (queue.depth("work").running, due(queue)) == (3, 5)
+    worker.signal()
+    worker.told("stopping")
+    shop.go.touch()
+    assert worker.ended() == 0
+    assert shop.numbers("begun") == shop.numbers("done")
+    assert len(shop.numbers("done")) == 3
+    assert (worker.events("stats")[-1]["succeeded"], worker.events("stats")[-1]["in_flight"]) == (3, 0)
+    assert due(queue) == 5
+
+
+def test_a_thread_that_never_ends_ends_with_its_process(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=0, note="wait"), Work(n=1, note="leave when cancelled")])
+    worker = shop.start("--concurrency", "2", "--drain-timeout", "0", "--grace", "1s", "--processes", "1")
+    begun(shop, worker, 2)
+    assert worker.stopped() == 7
+    assert worker.events("abandoned")
+    # A handler that was asked to leave says nothing about its job.
+    assert due(queue) == 2
+    for (job,) in rows(queue, "SELECT id FROM {s}.job"):
+        assert worker.errors.count(str(job)) == 1, worker.errors
+
+
+def test_async_handlers_are_cancelled_and_their_threads_do_not_keep_the_process(
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=0, note="wait"), Work(n=1, note="wait in a thread")])
+    worker = shop.start("--drain-timeout", "none", "--grace", "2s", handler="tests.worker.jobs:handle_async")
+    begun(shop, worker, 2)
+    worker.signal()
+    worker.told("stopping")
+    worker.signal()
+    assert worker.ended() == 7
+    assert not worker.events("abandoned")
+    assert due(queue) == 2
+    finish_the_rest(shop, 2)
 
 
 def test_the_children_of_a_killed_supervisor_stop_in_good_order(
