@@ -108,13 +108,13 @@ class Stoppable(Protocol):
         ...
 
 
-def leave_within(seconds: float) -> None:
-    """End this process with `CUT_OFF` after that long, unless it ends by itself: threads that handlers have left behind may
-    keep it.
+def leave_soon(grace_seconds: float) -> None:
+    """End this process with `CUT_OFF` after the grace period, at least a second, unless it ends by itself: threads that
+    handlers have left behind may keep it.
     """
 
     def leave() -> None:
-        time.sleep(seconds)
+        time.sleep(max(grace_seconds, 1.0))
         os._exit(CUT_OFF)
 
     threading.Thread(target=leave, name="sqlqueue-leaving", daemon=True).start()

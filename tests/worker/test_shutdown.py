@@ -260,7 +260,7 @@ def test_async_handlers_are_cancelled_and_their_threads_do_not_keep_the_process(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     queue.enqueue_many(spec, [Work(n=0, note="wait"), Work(n=1, note="wait in a thread")])
-    worker = shop.start("--drain-timeout", "none", "--grace", "2s", handler="tests.worker.jobs:handle_async")
+    worker = shop.start("--drain-timeout", "none", "--grace", "1s", handler="tests.worker.jobs:handle_async")
     begun(shop, worker, 2)
     worker.signal()
     worker.told("stopping")

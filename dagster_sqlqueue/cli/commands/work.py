@@ -15,7 +15,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.worker.handlers import QueueHandler, load, look_here
-from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper, leave_within
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper, leave_soon
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
@@ -172,7 +172,7 @@ def work(
 
     sqlqueue work handlers:send_email=3 handlers:write_report=1 --processes 4
 
-    sqlqueue work handlers:call_service --concurrency 20
+    sqlqueue work handlers:send_email --concurrency 20
 
     sqlqueue work handlers:send_email --drain --mode transactional
 
@@ -246,7 +246,7 @@ def _work_here(
         with scraped(worker.stats, progress), progress.of(worker.stats), stopper:
             worker.run()
     except CutOff:
-        leave_within(chosen.grace_seconds)
+        leave_soon(chosen.grace_seconds)
         return Code.CUT_OFF
     return Code.DONE
 
