@@ -8,7 +8,7 @@ from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 MOST_MEASURED = 1_000
 """The largest batch that goes by the handler's time."""
 
-_FIRST = 100
+_USUAL = 100
 _BATCH_SECONDS = 0.1
 """What a batch is to take: so long that the round trip for the next one is little beside it, and so short that neither an
 end nor another consumer that has nothing to do waits for it."""
@@ -22,7 +22,8 @@ class BatchSize:
     Args:
         given: by the user; None: 100, or by the time that the handler takes.
         measured: whether it goes by the handler's time where nothing was given: a batch is to take a tenth of a second, and
-            has 1 to 1,000 jobs. The first one has 100.
+            has 1 to 1,000 jobs. The first one has 1, and each at most four times as many as the one before: a consumer
+            claims no job that it cannot begin, unless it knows the handler to be quick.
 
     Attributes:
         now: the size.
@@ -37,15 +38,15 @@ class BatchSize:
     def __init__(self, given: int | None, *, measured: bool = False) -> None:
         if given is not None and not 1 <= given <= MAX_BATCH:
             raise InvalidInput(f"batch_size is {given}; it must be 1 to {MAX_BATCH:,}")
-        self.now = _FIRST if given is None else given
-        self.seconds = math.inf
         self._measured = measured and given is None
+        self.now = given or (1 if measured else _USUAL)
+        self.seconds = math.inf
 
     def shared(self) -> int:
         """Return the size for a queue whose consumers share a limit, or the turns of keys: one that goes by the time of its
         handler leaves others as much of it as before.
         """
-        return min(self.now, _FIRST) if self._measured else self.now
+        return min(self.now, _USUAL) if self._measured else self.now
 
     def took(self, jobs: int, seconds: float) -> None:
         """Note how long the handler was at so many jobs."""

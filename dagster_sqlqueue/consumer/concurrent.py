@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -14,11 +15,18 @@ from dagster_sqlqueue.consumer.caller import Called, Caller, Prepared, UnderLeas
 from dagster_sqlqueue.consumer.handler import Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, settle_called
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.outcome import Outcome
+from dagster_sqlqueue.model.outcome import Done, Outcome
+
+logger = logging.getLogger("dagster_sqlqueue")
+
+MAX_CONCURRENCY = 1_000
 
 _LOOK_SECONDS = 0.1
 """The pause between claims while a slot is free and nothing was due; and the longest that an outcome waits for others."""
+
+_LOGGED_IDS = 20
 
 Claim = Callable[[int, bool], list[ClaimedJob]]
 """Claims up to so many jobs; true: they join others, so that none is taken whose lease ran out."""
@@ -31,8 +39,29 @@ class _Runner(Protocol):
     def ended(self, seconds: float) -> list[Called]:
         """Wait until a job has ended, or the time is up. Returns those that have, with their outcomes."""
 
+    def cancel(self) -> None:
+        """Interrupt what can be interrupted."""
+
     def close(self) -> None:
         """Let go of what is still under way."""
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Raise an error if so many jobs cannot be handled at a time.
+
+    Raises:
+        InvalidInput: the number is out of range.
+    """
+    if not 1 <= concurrency <= MAX_CONCURRENCY:
+        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
+
+
+def log_released(queue_name: str, jobs: Sequence[ClaimedJob]) -> None:
+    """Log jobs that were released although their handlers had begun: one line, with the first twenty ids."""
+    if jobs:
+        ids = ", ".join(str(job.id) for job in jobs[:_LOGGED_IDS])
+        more = "" if len(jobs) <= _LOGGED_IDS else f", and {len(jobs) - _LOGGED_IDS} more"
+        logger.warning("queue %s: released before their handlers had ended: %s%s", queue_name, ids, more)
 
 
 @dataclass(slots=True)
@@ -47,6 +76,9 @@ class SideBySide:
         heartbeat: keeps the leases.
         concurrency: how many jobs at a time.
         claim: takes jobs.
+
+    Attributes:
+        cut_off: jobs that were released as their handlers were interrupted.
     """
 
     work: Work[Any]
@@ -58,6 +90,16 @@ class SideBySide:
     _alone: bool = field(default=False, init=False)
     _empty_at: float = field(default=0.0, init=False)
     _runner: _Runner | None = field(default=None, init=False)
+    _interrupted: threading.Event = field(default_factory=threading.Event, init=False)
+    cut_off: int = field(default=0, init=False)
+
+    def interrupt(self) -> None:
+        """Interrupt the handlers: their cancellation events are set, and `finish` cancels async ones. A job whose handler
+        does not succeed from now on is released, no attempt spent: the interrupt, and not the job, may be the reason. May be
+        called from any thread.
+        """
+        self._interrupted.set()
+        self.heartbeat.cancel_all()
 
     def step(self, *, may_claim: bool) -> int:
         """Fill the free slots, and end what has ended meanwhile.
@@ -77,9 +119,13 @@ class SideBySide:
     def finish(self) -> None:
         """Wait for the jobs that are under way, and end them."""
         self._give_back_unbegun()
+        cancelled = False
         try:
             while self._running:
-                self._settle(self._open().ended(1.0))
+                if self._interrupted.is_set() and not cancelled:
+                    cancelled = True
+                    self._open().cancel()
+                self._settle(self._open().ended(_LOOK_SECONDS))
         finally:
             self._close()
 
@@ -88,7 +134,7 @@ class SideBySide:
         back; a job whose thread goes on is left to its lease: it must not be begun while it is still worked on.
         """
         self._give_back_unbegun()
-        self.heartbeat.cancel_all()
+        self.interrupt()
         deadline = time.monotonic() + self.work.patience_seconds
         threaded = self.work.caller.shape is not Shape.ASYNC
         try:
@@ -97,9 +143,13 @@ class SideBySide:
         finally:
             left = list(self._running.values())
             self._close()
-            if left and not threaded:
-                mine = [job for job in self.heartbeat.part_with(begun=True) if any(job is one for one in left)]
-                self.work.summary.released += len(self.work.leases.release(mine))
+            # A drain that goes on after an error begins anew.
+            self._interrupted.clear()
+            self.cut_off = 0
+            if threaded:
+                self.heartbeat.let_go(left)
+            else:
+                self._release(left, begun=True)
 
     def _fill(self) -> int:
         if self._alone or self._waiting:
@@ -133,7 +183,9 @@ class SideBySide:
     def _begin(self, claimed: ClaimedJob) -> None:
         if not self.heartbeat.begin(claimed):
             self._alone = False
-            if not self.heartbeat.parted_with(claimed):
+            if self.heartbeat.parted_with(claimed):
+                self.work.summary.released += 1
+            else:
                 self.work.count_lost(claimed)
             self.heartbeat.forget([claimed])
             return
@@ -146,22 +198,38 @@ class SideBySide:
 
     def _settle(self, called: Sequence[Called]) -> None:
         ended: list[tuple[ClaimedJob, Outcome]] = []
+        back: list[ClaimedJob] = []
         for claimed, outcome in called:
             self.heartbeat.end(claimed)
             del self._running[claimed.id]
             self._alone = self._alone and bool(self._running)
-            if outcome is not None:
+            if outcome is None:
+                continue
+            if self._interrupted.is_set() and not isinstance(outcome, Done):
+                back.append(claimed)
+            else:
                 ended.append((claimed, outcome))
         if ended:
             self._empty_at = 0.0
             settle_called(self.work, ended, self.heartbeat)
+        if back:
+            self.cut_off += len(back)
+            self._release(back, begun=True)
 
     def _give_back_unbegun(self) -> None:
         waiting, self._waiting = self._waiting, []
+        self._release(waiting, begun=False)
+
+    def _release(self, jobs: Sequence[ClaimedJob], *, begun: bool) -> None:
         # What takes them out of the heartbeat gives them back: this, or `Consumer.give_back` from another thread.
-        mine = [job for job in self.heartbeat.part_with() if any(job is one for one in waiting)]
+        mine = self.heartbeat.part_with(begun=begun, of=jobs) if jobs else []
+        self.work.summary.released += sum(self.heartbeat.parted_with(job) for job in jobs) - len(mine)
+        self.work.reporter.forget((job, None) for job in jobs)
+        self.heartbeat.forget(jobs)
         if mine:
             self.work.summary.released += len(self.work.leases.release(mine))
+            if begun:
+                log_released(self.work.spec.name, mine)
 
     def _open(self) -> _Runner:
         if self._runner is None:
@@ -202,6 +270,9 @@ class _Threads:
                 found.append(self._ended.get_nowait())
         return found
 
+    def cancel(self) -> None:
+        """Do nothing: a thread cannot be interrupted."""
+
     def close(self) -> None:
         """Let the threads end, each after what it is at."""
         for _ in range(self._threads):
@@ -232,10 +303,14 @@ class _Loop:
         done, _ = self._loop.run_until_complete(wait)
         return [(self._tasks.pop(task), task.result()) for task in done]
 
-    def close(self) -> None:
-        """Cancel what is under way."""
+    def cancel(self) -> None:
+        """Cancel what is under way; a handler may still end it in another way."""
         for task in self._tasks:
             task.cancel()
+
+    def close(self) -> None:
+        """Cancel what is under way, and wait for its end."""
+        self.cancel()
         if self._tasks:
             self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
         self._tasks.clear()

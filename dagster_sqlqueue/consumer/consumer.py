@@ -17,7 +17,7 @@ from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.consumer.concurrent import SideBySide
+from dagster_sqlqueue.consumer.concurrent import SideBySide, check_concurrency, log_released
 from dagster_sqlqueue.consumer.handler import AnyHandler, Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
@@ -45,8 +45,6 @@ from dagster_sqlqueue.schema import migrations
 
 logger = logging.getLogger("dagster_sqlqueue")
 
-MAX_CONCURRENCY = 1_000
-
 
 class Consumer(Generic[Payload]):
     """Works one queue off with one handler.
@@ -64,9 +62,9 @@ class Consumer(Generic[Payload]):
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
-            leases, 100 for the first one, and then as many as it handles in a tenth of a second, 1 to 1,000. Beside a batch
-            of a quick handler the next one is under lease, or locked in transactional mode, unless others would have less
-            by it; not with 1.
+            leases, 1 for the first one, and then as many as it handles in a tenth of a second, up to 1,000 and to four
+            times the last batch. Beside a batch of a quick handler the next one is under lease, or locked in transactional
+            mode, unless others would have less by it; not with 1.
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which works one job after another.
@@ -210,7 +208,23 @@ class Consumer(Generic[Payload]):
         """
         self._ahead.stop()
         jobs = self._heartbeat.part_with(begun=begun)
-        return len(self._leases.release(jobs)) if jobs else 0
+        released = len(self._leases.release(jobs)) if jobs else 0
+        if begun:
+            log_released(self._spec.name, jobs)
+        return released
+
+    def interrupt(self) -> None:
+        """Interrupt handlers that run side by side, for a consumer that was stopped: `job.cancelled` is set, and async
+        handlers are cancelled. A job whose handler does not succeed then is released, no attempt spent. Without
+        `concurrency` nothing is interrupted. May come from any thread.
+        """
+        if self._side_by_side is not None:
+            self._side_by_side.interrupt()
+
+    @property
+    def cut_off(self) -> int:
+        """The number of jobs that were released as their handlers were interrupted by `interrupt`."""
+        return 0 if self._side_by_side is None else self._side_by_side.cut_off
 
     @property
     def stopping(self) -> threading.Event:
@@ -366,8 +380,7 @@ class Consumer(Generic[Payload]):
 
 
 def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:
-    if not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
+    check_concurrency(concurrency)
     for refused, why in (
         (mode is Mode.TRANSACTIONAL, "in transactional mode, which works one job after another on one connection"),
         (shape is Shape.BATCH, "with a handler of a batch, which is called for one batch after another"),

@@ -42,10 +42,12 @@ class QueueConsumer(DrainJob[Payload]):
     Attributes:
         handler: the decorated function.
         batch: whether the handler takes all jobs of a claim at once.
+        concurrency: how many jobs are handled at a time; None: one after another, or all async ones of a claim.
     """
 
     handler: Callable[..., Any]
     batch: bool = False
+    concurrency: int | None = None
     _sensor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     _build: Callable[[Callable[..., Any], dg.AssetKey], "QueueConsumer[Payload]"] | None = field(
         default=None, repr=False
@@ -226,6 +228,7 @@ def queue_consumer(
             maintain=maintain,
             handler=handler,
             batch=takes.batch,
+            concurrency=concurrency,
             _sensor_options=dict(sensor or {}),
             _build=build,
         )

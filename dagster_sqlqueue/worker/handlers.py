@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import Handler, is_async
+from dagster_sqlqueue.consumer.concurrent import check_concurrency
+from dagster_sqlqueue.consumer.handler import AsyncHandler, Handler
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -22,7 +23,8 @@ _FORM = "write it as package.module:handler"
 
 class Declared(Protocol):
     """What `sqlqueue work` takes by name: an object with a queue and a handler, such as what `handles` makes, or the
-    `queue_consumer` of the Dagster integration. `lease_seconds` and `job_timeout_seconds` are used if it has them.
+    `queue_consumer` of the Dagster integration. `lease_seconds`, `job_timeout_seconds` and `concurrency` are used if it has
+    them.
     """
 
     @property
@@ -31,8 +33,8 @@ class Declared(Protocol):
         ...
 
     @property
-    def handler(self) -> Handler[Any]:
-        """Called for one job at a time."""
+    def handler(self) -> Handler[Any] | AsyncHandler[Any]:
+        """Called, or awaited, for one job."""
         ...
 
 
@@ -41,9 +43,10 @@ class QueueHandler(Generic[Payload]):
     """A handler bound to its queue; calling it calls the handler, as a test would."""
 
     spec: QueueSpec[Payload]
-    handler: Handler[Payload]
+    handler: Handler[Payload] | AsyncHandler[Payload]
     lease_seconds: float | None = None
     job_timeout_seconds: float | None = None
+    concurrency: int | None = None
 
     def __call__(self, job: Any) -> Any:
         """Call the handler itself."""
@@ -51,18 +54,25 @@ class QueueHandler(Generic[Payload]):
 
 
 def handles(
-    spec: QueueSpec[Payload], *, lease_seconds: float | None = None, job_timeout_seconds: float | None = None
-) -> Callable[[Handler[Payload]], QueueHandler[Payload]]:
+    spec: QueueSpec[Payload],
+    *,
+    lease_seconds: float | None = None,
+    job_timeout_seconds: float | None = None,
+    concurrency: int | None = None,
+) -> Callable[[Handler[Payload] | AsyncHandler[Payload]], QueueHandler[Payload]]:
     """Bind a function of one job to the queue whose jobs it handles, so that `sqlqueue work module:function` finds both.
 
     Args:
         spec: the queue.
         lease_seconds: instead of the queue's.
         job_timeout_seconds: see `Consumer`.
+        concurrency: how many jobs each process of `sqlqueue work` handles at a time, unless its `--concurrency` says
+            otherwise: a plain function in as many threads, an async one on its event loop. None: one; of an async function
+            a hundred.
 
     Raises:
-        InvalidInput: what is decorated cannot be called with a job, is `async`, or says by its annotation that it takes
-            the payloads of another model.
+        InvalidInput: the concurrency is out of range, or what is decorated cannot be called with a job, or says by its
+            annotation that it takes the payloads of another model.
 
     Example:
         ```python
@@ -72,10 +82,12 @@ def handles(
     """
     if not isinstance(spec, QueueSpec):
         raise InvalidInput(f"handles was given {spec!r:.100}; give it the queue: @handles(QueueSpec(…))")
+    if concurrency is not None:
+        check_concurrency(concurrency)
 
-    def decorate(handler: Handler[Payload]) -> QueueHandler[Payload]:
+    def decorate(handler: Handler[Payload] | AsyncHandler[Payload]) -> QueueHandler[Payload]:
         check_handler(spec, handler)
-        return QueueHandler(spec, handler, lease_seconds, job_timeout_seconds)
+        return QueueHandler(spec, handler, lease_seconds, job_timeout_seconds, concurrency)
 
     return decorate
 
@@ -89,11 +101,6 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     name = getattr(handler, "__qualname__", repr(handler))
     if not callable(handler):
         raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
-    if is_async(handler):
-        raise InvalidInput(
-            f"the handler {name} of queue {spec.name!r} is async; make it a plain function, which may call"
-            " asyncio.run(…) for its job"
-        )
     taken = payload_of(handler)
     if taken is not None and not issubclass(spec.payload, taken):
         raise InvalidInput(
@@ -140,12 +147,11 @@ def load(reference: str) -> QueueHandler[Any]:
     check_handler(spec, handler)
     if getattr(found, "batch", False):
         raise InvalidInput(
-            f"handler {reference!r} takes all jobs of a claim at once, and this worker calls handlers for one job at a time;"
+            f"handler {reference!r} takes all jobs of a claim at once, and this worker calls handlers for one job each;"
             " work it off by Consumer(…, batch=True) or in Dagster"
         )
-    return QueueHandler(
-        spec, handler, getattr(found, "lease_seconds", None), getattr(found, "job_timeout_seconds", None)
-    )
+    settings = ("lease_seconds", "job_timeout_seconds", "concurrency")
+    return QueueHandler(spec, handler, *(getattr(found, name, None) for name in settings))
 
 
 def load_spec(reference: str) -> QueueSpec[Any]:

@@ -99,16 +99,32 @@ class Stoppable(Protocol):
         """Begin no more jobs; those that were claimed and not begun are released now."""
         ...
 
+    def interrupt(self) -> None:
+        """Interrupt running handlers that are not in the main thread."""
+        ...
+
     def give_back(self) -> None:
         """Release all jobs in hand: the process ends now."""
         ...
 
 
+def leave_soon(grace_seconds: float) -> None:
+    """End this process with `CUT_OFF` after the grace period, at least a second, unless it ends by itself: threads that
+    handlers have left behind may keep it.
+    """
+
+    def leave() -> None:
+        time.sleep(max(grace_seconds, 1.0))
+        os._exit(CUT_OFF)
+
+    threading.Thread(target=leave, name="sqlqueue-leaving", daemon=True).start()
+
+
 class Stopper:
     """Wait in a thread for the order to stop, and carry it out.
 
-    The first order has the worker finish what runs. A second one, or the end of the time, interrupts the running handler,
-    so that its job goes back; a handler that does not let itself be interrupted ends with the process, when the grace is
+    The first order has the worker finish what runs. A second one, or the end of the time, interrupts the running handlers,
+    so that their jobs go back; a handler that does not let itself be interrupted ends with the process, when the grace is
     over.
 
     Args:
@@ -159,6 +175,7 @@ class Stopper:
         if not self._ordered(deadline) and self._ended:
             return
         self._notify("cutting off")
+        self._worker.interrupt()
         self._signals.interrupt()
         deadline = time.monotonic() + self._grace
         while not self._ended and time.monotonic() < deadline:

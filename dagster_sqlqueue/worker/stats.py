@@ -1,5 +1,6 @@
 """The counts and events of a worker, for its output and metrics."""
 
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -46,7 +47,7 @@ class WorkerStats:
     def of(cls, queue: str, summary: DrainSummary, last_error: str | None, times: "HandlerTimes") -> "WorkerStats":
         """Return the stats of one consumer."""
         counts = {name: getattr(summary, name) for name in COUNTED}
-        return cls(queue, counts, last_error, times.in_flight, times.seconds, list(times.spread))
+        return cls(queue, counts, last_error, *times.now())
 
     def landed(self) -> "WorkerStats":
         """Return the same for a process that has ended."""
@@ -54,9 +55,10 @@ class WorkerStats:
 
 
 class HandlerTimes:
-    """How long one consumer's handler took for each of its jobs."""
+    """How long one consumer's handler took for each of its jobs; for handlers in any number of threads."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.in_flight = 0
         self.seconds = 0.0
         self.spread = [0] * (len(HANDLER_BOUNDS) + 1)
@@ -65,14 +67,21 @@ class HandlerTimes:
     def measured(self) -> Iterator[None]:
         """Measure the block, which handles one job."""
         began = time.perf_counter()
-        self.in_flight += 1
+        with self._lock:
+            self.in_flight += 1
         try:
             yield
         finally:
-            self.in_flight -= 1
             took = time.perf_counter() - began
-            self.seconds += took
-            self.spread[bisect_left(HANDLER_BOUNDS, took)] += 1
+            with self._lock:
+                self.in_flight -= 1
+                self.seconds += took
+                self.spread[bisect_left(HANDLER_BOUNDS, took)] += 1
+
+    def now(self) -> tuple[int, float, list[int]]:
+        """Return the jobs in flight, the seconds of all jobs, and their spread, all of one moment."""
+        with self._lock:
+            return self.in_flight, self.seconds, list(self.spread)
 
 
 def added(parts: Iterable[list[WorkerStats]], queues: Iterable[str]) -> list[WorkerStats]:

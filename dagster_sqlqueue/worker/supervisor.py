@@ -26,7 +26,7 @@ from dagster_sqlqueue.errors import (
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import load
-from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper, leave_soon
 from dagster_sqlqueue.worker.stats import Tell, WorkerStats, added
 from dagster_sqlqueue.worker.worker import POOL_SIZE, Worker, WorkOptions
 
@@ -279,6 +279,7 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
             with stopper, _reporting(lambda: send("stats", worker.stats())):
                 worker.run()
     except CutOff:
+        leave_soon(options.grace_seconds)
         sys.exit(CUT_OFF)
     except QueueError as error:
         send("failed", error)

@@ -4,23 +4,28 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from dagster_sqlqueue.consumer import Consumer
+from dagster_sqlqueue.consumer.concurrent import check_concurrency
+from dagster_sqlqueue.consumer.handler import AsyncHandler, is_async
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.job import Job, Mode
-from dagster_sqlqueue.model.outcome import Hold, Outcome, Reject, Retry
+from dagster_sqlqueue.model.outcome import Hold, Reject, Retry
 from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler
-from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, Signals
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals
 from dagster_sqlqueue.worker.stats import HandlerTimes, Tell, WorkerStats, first_line
 
 POOL_SIZE = 4
 """Connections that a worker needs: to work, extend leases, wait, and release jobs."""
+
+ASYNC_CONCURRENCY = 100
+"""Jobs that an async handler is at, unless a number is given: as many as a `Consumer` claims for one."""
 
 _AWAY = Backoff(0.2, max_seconds=5.0, jitter=0.5)
 
@@ -31,6 +36,8 @@ class WorkOptions:
 
     Attributes:
         batch_size: jobs for each claim, 1 to 10,000; None: as `Consumer` has it.
+        concurrency: jobs that each process handles at a time, 1 to 1,000: by a plain handler in as many threads, by an async
+            one on its event loop. None: as the handler declares it, else one, or `ASYNC_CONCURRENCY` of an async one.
         mode: leased or transactional.
         lease_seconds: instead of the handler's or the queue's.
         drain: end when nothing is due.
@@ -44,6 +51,7 @@ class WorkOptions:
     """
 
     batch_size: int | None = None
+    concurrency: int | None = None
     mode: Mode = Mode.LEASED
     lease_seconds: float | None = None
     drain: bool = False
@@ -55,6 +63,8 @@ class WorkOptions:
     def __post_init__(self) -> None:
         if self.batch_size is not None and not 1 <= self.batch_size <= MAX_BATCH:
             raise InvalidInput(f"batch_size is {self.batch_size}; it must be 1 to {MAX_BATCH:,}")
+        if self.concurrency is not None:
+            check_concurrency(self.concurrency)
         if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
             raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
         for name in ("budget_seconds", "drain_timeout_seconds", "grace_seconds"):
@@ -64,7 +74,7 @@ class WorkOptions:
 
 
 class Worker:
-    """Consume the queues of some handlers in this thread, each with its share.
+    """Consume the queues of some handlers in this thread, each with its share; or that of one, several jobs at a time.
 
     Args:
         queue: where the queues are; its pool needs `POOL_SIZE` connections.
@@ -74,7 +84,7 @@ class Worker:
         tell: called with events.
 
     Raises:
-        InvalidInput: an option is out of range, there is no handler, or two of them have the same queue.
+        InvalidInput: as `check_handlers`.
     """
 
     def __init__(
@@ -92,16 +102,18 @@ class Worker:
         self._stopping = threading.Event()
         self._errors: dict[str, str] = {}
         self._times: dict[str, HandlerTimes] = {}
-        check_handlers(handlers)
+        check_handlers(handlers, options)
         self._consumers: dict[Consumer[Any], float] = {}
         self._names: list[str] = []
         for declared, weight in handlers:
             self._times[declared.spec.name] = HandlerTimes()
+            concurrency = concurrency_of(declared, options)
             consumer = Consumer(
                 queue,
                 declared.spec,
-                self._watched(declared),
+                self._watched(declared, interruptible=concurrency is None),
                 batch_size=options.batch_size,
+                concurrency=concurrency,
                 lease_seconds=declared.lease_seconds if options.lease_seconds is None else options.lease_seconds,
                 job_timeout_seconds=declared.job_timeout_seconds,
                 mode=options.mode,
@@ -122,7 +134,7 @@ class Worker:
             DatabaseUnavailable: the database is unavailable at the end, or it stayed so while the queues should be
                 drained.
             InvalidInput: transactional mode, and a queue's strategy, order or limits need leases.
-            CutOff: a handler was interrupted; its job was given back.
+            CutOff: handlers were interrupted; their jobs were given back.
         """
         began = time.monotonic()
         away = 0
@@ -134,6 +146,8 @@ class Worker:
             handled = sum(stats.handled for stats in self.stats())
             try:
                 self._drain(left)
+                if any(consumer.cut_off for consumer in self._consumers):
+                    raise CutOff
                 return
             except DatabaseUnavailable as error:
                 if self._options.drain or self._stopping.is_set():
@@ -155,6 +169,13 @@ class Worker:
             consumer.stop()
         for consumer in self._consumers:
             consumer.give_back()
+
+    def interrupt(self) -> None:
+        """Interrupt handlers that run side by side; `Signals.interrupt` does so for one in the main thread. May come from
+        any thread.
+        """
+        for consumer in self._consumers:
+            consumer.interrupt()
 
     def give_back(self) -> None:
         """Release all jobs in hand, for a process that ends now. May come from any thread.
@@ -182,23 +203,35 @@ class Worker:
     def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
         self._errors[declared.spec.name] = redacted_text.scrub(declared.spec.payload, error, job.payload)
 
-    def _watched(self, declared: QueueHandler[Any]) -> Any:
-        """Return the handler, measured, noted when it fails, and interruptible while it works."""
-        times = self._times[declared.spec.name]
+    def _watched(self, declared: QueueHandler[Any], *, interruptible: bool) -> Any:
+        """Return the handler, measured, noted when it fails, and interruptible while it works in the main thread."""
+        times, called = self._times[declared.spec.name], declared.handler
 
-        def handler(job: Job[Any]) -> Outcome | None:
-            try:
-                with times.measured():
-                    outcome: Outcome | None = self._interruptibly(declared, job)
-            except Exception as error:
-                self._note(declared, job, _described(error))
-                raise
+        def noted(job: Job[Any], outcome: Any) -> Any:
             match outcome:
                 case Retry(reason, _) | Reject(reason) | Hold(reason):
                     self._note(declared, job, first_line(reason))
             return outcome
 
-        return handler
+        async def awaited(job: Job[Any]) -> Any:
+            try:
+                with times.measured():
+                    outcome: Any = await cast("AsyncHandler[Any]", called)(job)
+            except Exception as error:
+                self._note(declared, job, _described(error))
+                raise
+            return noted(job, outcome)
+
+        def handler(job: Job[Any]) -> Any:
+            try:
+                with times.measured():
+                    outcome = self._interruptibly(declared, job) if interruptible else called(job)
+            except Exception as error:
+                self._note(declared, job, _described(error))
+                raise
+            return noted(job, outcome)
+
+        return awaited if is_async(called) else handler
 
     def _interruptibly(self, declared: QueueHandler[Any], job: Job[Any]) -> Any:
         signals = self._signals
@@ -212,11 +245,20 @@ class Worker:
             signals.interruptible = False
 
 
-def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]]) -> None:
+def concurrency_of(declared: QueueHandler[Any], options: WorkOptions) -> int | None:
+    """Return how many jobs of a handler a process works on side by side; None: one after another, in the main thread."""
+    given = options.concurrency or declared.concurrency
+    if is_async(declared.handler):
+        return given or ASYNC_CONCURRENCY
+    return None if given == 1 else given
+
+
+def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]], options: WorkOptions) -> None:
     """Raise an error if these cannot work in one process.
 
     Raises:
-        InvalidInput: there is none, or two of them have the same queue.
+        InvalidInput: there is none, two of them have the same queue, or one works on jobs side by side, and there are
+            others, or the mode is transactional.
     """
     names = [declared.spec.name for declared, _ in handlers]
     if not names:
@@ -224,6 +266,23 @@ def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InvalidInput(f"queue {name!r} has two handlers here; a queue's jobs go to one")
+    for declared, _ in handlers:
+        at_a_time = concurrency_of(declared, options)
+        if at_a_time is None:
+            continue
+        plain = not is_async(declared.handler)
+        what = f"with concurrency {at_a_time}" if plain else "with an async handler"
+        cure = "set concurrency 1 (--concurrency 1)" if plain else "make it a plain function"
+        if options.mode is Mode.TRANSACTIONAL:
+            raise InvalidInput(
+                f"queue {declared.spec.name!r} is to be worked off {what} and in transactional mode, which works one job"
+                f" after another on one connection; leave --mode transactional out, or {cure}"
+            )
+        if len(handlers) > 1:
+            raise InvalidInput(
+                f"queue {declared.spec.name!r} is to be worked off {what} and beside other handlers, which take turns with"
+                f" one job at a time; start a worker for each handler, or {cure}"
+            )
 
 
 def _described(error: Exception) -> str:

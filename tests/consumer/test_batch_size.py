@@ -1,15 +1,19 @@
 """How many jobs a consumer claims at a time where nobody said it."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dagster_sqlqueue import Consumer, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.ahead_policy import QUICK_SECONDS
 from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
+from tests.gate.patience import PATIENCE
 from tests.support import Work
 
 
@@ -36,9 +40,32 @@ async def awaited(job: Job[Work]) -> None: ...
 
 def test_a_quick_handler_is_given_large_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     found = sizes(queue, spec, nothing, 4_000)
-    assert found[0] == 100
+    assert found[0] == 1
+    assert found[1] <= 4
     assert 100 < max(found) <= 1_000
     assert sum(found) == 4_000
+
+
+def test_what_a_slow_handler_has_not_begun_is_left_to_others(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    at_second, go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def slow(job: Job[Work]) -> None:
+        calls.append(job.payload.n)
+        if len(calls) == 1:
+            threading.Event().wait(1.1 * QUICK_SECONDS)
+        else:
+            at_second.set()
+            go_on.wait(PATIENCE)
+
+    queue.enqueue_many(spec, [Work(n=n) for n in range(40)])
+    first, second = Consumer(queue, spec, slow), Consumer(queue, spec, nothing)
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(first.drain)
+        assert at_second.wait(PATIENCE)
+        assert second.drain().succeeded == 38
+        go_on.set()
+        assert draining.result(PATIENCE).succeeded == 2
 
 
 @pytest.mark.parametrize(
@@ -64,11 +91,18 @@ def test_what_consumers_share_is_not_taken_by_one(queue: SqlQueue, spec: QueueSp
 
 def test_it_goes_by_a_tenth_of_a_second() -> None:
     size = BatchSize(None, measured=True)
-    assert size.now == 100
+    assert size.now == 1
+    size.took(1, 1.0)
+    assert size.now == 1
+    for following in (4, 16, 64, 256, 1_000):
+        size.took(size.now, 0.0)
+        assert size.now == following, "one batch does not say everything"
+    size.took(100, 0.05)
+    assert size.now == 250
     size.took(100, 0.05)
     assert size.now == 200
     size.took(10, 1.0)
-    assert size.now == 50, "one batch does not say everything"
+    assert size.now == 50
     for _ in range(3):
         size.took(1, 1.0)
     assert size.now == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, SqlQueue
+from dagster_sqlqueue import Cancel, Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from tests.gate.patience import PATIENCE
 from tests.support import Work, rows, until, value
@@ -108,11 +108,12 @@ def test_a_stopped_drain_ends_what_it_has_begun_and_claims_nothing_more(
 
 def test_an_interrupt_tells_the_handlers_and_waits_for_them(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     begun = threading.Barrier(3, timeout=PATIENCE)
+    outcomes = [Done(), Cancel("the consumer stops")]
 
-    def handle(job: Job[Work]) -> Done:
+    def handle(job: Job[Work]) -> Done | Cancel:
         begun.wait()
         until(lambda: job.cancelled, "the word that the job is not wanted any more")
-        return Done()
+        return outcomes.pop()
 
     def interrupt() -> None:
         begun.wait()
@@ -123,9 +124,10 @@ def test_an_interrupt_tells_the_handlers_and_waits_for_them(queue: SqlQueue, spe
     consumer = Consumer(queue, spec, handle, concurrency=2)
     with pytest.raises(KeyboardInterrupt):
         consumer.drain()
-    assert consumer.summary.succeeded == 2
+    assert (consumer.summary.succeeded, consumer.summary.cancelled) == (1, 0)
+    assert consumer.summary.released + 1 == consumer.summary.claimed
     depth = queue.depth("work")
-    assert (depth.running, depth.ready) == (0, 8)
+    assert (depth.running, depth.ready) == (0, 9)
 
 
 def test_async_jobs_of_an_interrupted_drain_are_given_back(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

@@ -35,7 +35,7 @@ def test_stop_gives_back_what_was_not_begun(queue: SqlQueue, spec: QueueSpec[Wor
         if len(seen) == 3:
             consumer.stop()
 
-    consumer = Consumer(queue, spec, handler)
+    consumer = Consumer(queue, spec, handler, batch_size=100)
     summary = consumer.drain()
     assert (summary.succeeded, summary.released, summary.claimed) == (3, 47, 50)
     again = claim(queue)
@@ -127,7 +127,11 @@ def test_a_slow_handler_keeps_its_leases_by_heartbeats(queue: SqlQueue, spec: Qu
         release.wait(2 * PATIENCE)
 
     consumer = Consumer(
-        queue, spec, handler, lease_seconds=0.4, job_timeout_seconds=3_600, beat=lambda: beats.append(1)
+        *(queue, spec, handler),
+        batch_size=100,
+        lease_seconds=0.4,
+        job_timeout_seconds=3_600,
+        beat=lambda: beats.append(1),
     )
     with ThreadPoolExecutor(1) as pool:
         draining = pool.submit(consumer.drain)
@@ -154,7 +158,7 @@ def test_a_handler_that_hangs_loses_its_job_and_cannot_end_it(queue: SqlQueue, s
         handled[job.payload.n] += 1
         return Done("in time")
 
-    stuck = Consumer(queue, spec, hanging, lease_seconds=0.4, job_timeout_seconds=0.2, worker="stuck")
+    stuck = Consumer(queue, spec, hanging, batch_size=100, lease_seconds=0.4, job_timeout_seconds=0.2, worker="stuck")
     other = Consumer(queue, spec, quick, worker="other")
     with ThreadPoolExecutor(1) as pool:
         draining = pool.submit(stuck.drain)
@@ -182,7 +186,7 @@ def test_an_interrupt_in_a_handler_gives_everything_back(
             raise kind
         seen.append(job.payload.n)
 
-    consumer = Consumer(queue, spec, handler)
+    consumer = Consumer(queue, spec, handler, batch_size=100)
     with pytest.raises(kind):
         consumer.drain()
     assert (consumer.summary.succeeded, consumer.summary.released) == (5, 15)
@@ -273,7 +277,7 @@ def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: Q
     losing = LosingAnswers(queue.leases)
     losing.lost = set()
     queue.leases = losing  # type: ignore[assignment]
-    summary = drain(queue, spec, lambda job: Snooze(3_600) if job.payload.n < 4 else None)
+    summary = drain(queue, spec, lambda job: Snooze(3_600) if job.payload.n < 4 else None, batch_size=100)
     assert losing.lost == {"finish", "requeue"}
     assert (summary.succeeded, summary.snoozed, summary.stale) == (6, 4, 0)
     assert queue.archived("work", since_seconds=3_600) == {"succeeded": 6}

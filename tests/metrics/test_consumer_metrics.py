@@ -88,7 +88,9 @@ def test_a_refused_write_is_stale_and_no_outcome(
 
 def test_given_back_jobs_are_counted(queue: SqlQueue, spec: QueueSpec[Work], registry: CollectorRegistry) -> None:
     queue.enqueue_many(spec, [Work(n=0) for _ in range(10)])
-    consumer: Consumer[Work] = Consumer(queue, spec, lambda job: consumer.stop(), hooks=[ConsumerMetrics(registry)])
+    consumer: Consumer[Work] = Consumer(
+        queue, spec, lambda job: consumer.stop(), batch_size=100, hooks=[ConsumerMetrics(registry)]
+    )
     consumer.drain()
     samples = scraped(registry)
     assert samples[key("sqlqueue_consumer_released_jobs_total", queue="work")] == 9

@@ -108,6 +108,7 @@ def test_jobs_are_worked_on_side_by_side(deployment: Deployment, spec: QueueSpec
         together.wait()
         context.log.info("met %d", job.payload.n)
 
+    assert handle.concurrency == 3
     deployment.enqueue_many(6)
     result = deployment.drain(handle)
     assert done_by(result)["succeeded"] == 6

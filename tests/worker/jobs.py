@@ -1,5 +1,6 @@
 """Handlers for the processes of these tests. Each notes in a file what it begins and ends."""
 
+import asyncio
 import json
 import os
 import threading
@@ -7,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dagster_sqlqueue
-from dagster_sqlqueue import Backoff, Job, QueueSpec, handles
+from dagster_sqlqueue import Backoff, Cancel, Job, QueueSpec, handles
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.support import Work
 
@@ -32,7 +33,7 @@ def wait_for_go() -> None:
 
 
 @handles(work)
-def handle(job: Job[Work]) -> None:
+def handle(job: Job[Work]) -> Cancel | None:
     """Do what the payload's note says."""
     note("begun", job)
     match job.payload.note:
@@ -53,6 +54,9 @@ def handle(job: Job[Work]) -> None:
                 threading.Event().wait(GRACE_SECONDS + 1)
                 note("tidied up", job)
                 raise
+        case "leave when cancelled":
+            job.cancellation.wait()
+            return Cancel("the worker stops")
         case "fail":
             raise ValueError("no such address")
         case "pause":
@@ -60,11 +64,25 @@ def handle(job: Job[Work]) -> None:
         case "pause for long":
             threading.Event().wait(0.5)
     note("done", job)
+    return None
 
 
 @handles(other)
 def handle_other(job: Job[Work]) -> None:
     """The other queue's."""
+    note("done", job)
+
+
+@handles(work, concurrency=3)
+async def handle_async(job: Job[Work]) -> None:
+    """Wait as the payload's note says, three at a time."""
+    note("begun", job)
+    match job.payload.note:
+        case "wait":
+            while not Path(os.environ["WORK_GO"]).exists():
+                await asyncio.sleep(0.005)
+        case "wait in a thread":
+            await asyncio.to_thread(wait_for_go)
     note("done", job)
 
 

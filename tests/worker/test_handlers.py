@@ -29,7 +29,7 @@ spec = QueueSpec("work", Work)
 
 
 def test_a_declared_handler_is_a_function_still() -> None:
-    @handles(spec, lease_seconds=5, job_timeout_seconds=60)
+    @handles(spec, lease_seconds=5, job_timeout_seconds=60, concurrency=2)
     def double(job: Job[Work]) -> Any:
         return job.payload.n * 2  # type: ignore[return-value]
 
@@ -37,12 +37,13 @@ def test_a_declared_handler_is_a_function_still() -> None:
         *(None, "work", Work(n=4), 1, 1, 1, 0, None, None, None, None)  # type: ignore[arg-type]
     )
     assert double(given) == 8
-    assert (double.spec, double.lease_seconds, double.job_timeout_seconds) == (spec, 5, 60)
+    assert (double.spec, double.lease_seconds, double.job_timeout_seconds, double.concurrency) == (spec, 5, 60, 2)
 
 
 def test_a_handler_is_found_by_name() -> None:
     found = load("tests.worker.jobs:handle")
-    assert (found.spec, found.handler) == (jobs.work, jobs.handle.handler)
+    assert (found.spec, found.handler, found.concurrency) == (jobs.work, jobs.handle.handler, None)
+    assert load("tests.worker.jobs:handle_async").concurrency == 3
 
 
 def test_what_dagster_binds_is_taken_too(cli: Cli, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ BAD = {
     "tests/worker/jobs.py:handle": "names no function",
     "no_such_module:handle": "there is no module 'no_such_module' here",
     "tests.no_such_module:handle": "there is no module 'tests.no_such_module' here",
-    "tests.worker.jobs:nothing": "has no 'nothing'; its handlers are: handle, handle_other, by_batch",
+    "tests.worker.jobs:nothing": "has no 'nothing'; its handlers are: handle, handle_other, handle_async, by_batch",
     "tests.worker.support_that_is_not:x": "there is no module",
     "tests.cli.support:nothing": "has no 'nothing'; it has no handler",
     "tests.worker.jobs:plain": "is a function without a queue; decorate the function with @handles(spec)",
@@ -104,14 +105,14 @@ def test_a_module_that_cannot_be_imported(
 
 
 def test_what_cannot_handle_jobs() -> None:
-    async def later(job: Job[Work]) -> None: ...
+    async def later(jobs: Job[Letter]) -> None: ...
 
     def letters(job: Job[Letter]) -> None: ...
 
     def urgent(job: Job[Urgent]) -> None: ...
 
     for handler, message in (
-        (later, "is async; make it a plain function"),
+        (later, "takes Job[Letter], and the payloads of queue 'work' are Work"),
         ("send", "it must be a function of one job"),
         (letters, "takes Job[Letter], and the payloads of queue 'work' are Work"),
         (urgent, "takes Job[Urgent], and the payloads of queue 'work' are Work"),
@@ -120,6 +121,8 @@ def test_what_cannot_handle_jobs() -> None:
             handles(spec)(handler)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"give it the queue: @handles\(QueueSpec\(…\)\)"):
         handles(later)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="concurrency is 0; it must be 1 to 1,000"):
+        handles(spec, concurrency=0)
 
 
 def test_annotations_that_say_nothing_or_less_are_taken() -> None:
@@ -139,7 +142,7 @@ def test_annotations_that_say_nothing_or_less_are_taken() -> None:
 
 
 def test_what_the_command_refuses(cli: Cli) -> None:
-    known, other = "tests.worker.jobs:handle", "tests.worker.jobs:handle_other"
+    known, other, later = (f"tests.worker.jobs:{name}" for name in ("handle", "handle_other", "handle_async"))
     for arguments, message in (
         (["--batch", "0"], "batch_size is 0; it must be 1 to 10,000"),
         (["--mode", "eager"], "--mode is 'eager'; it must be leased or transactional"),
@@ -149,8 +152,15 @@ def test_what_the_command_refuses(cli: Cli) -> None:
         (["--grace", "none"], "--grace is 'none'"),
         (["--every", "1ms"], "--every is '1ms'; it must be at least 0.1 seconds"),
         ([known], "queue 'work' has two handlers here"),
+        (["--concurrency", "1001"], "concurrency is 1001; it must be 1 to 1,000"),
+        (
+            ["--concurrency", "2", "--mode", "transactional"],
+            "with concurrency 2 and in transactional mode, which works one",
+        ),
+        (["--concurrency", "2", other], "with concurrency 2 and beside other handlers, which take turns"),
     ):
         assert message in cli.refused(2, "work", known, *arguments)
+    assert "with an async handler and in transactional mode" in cli.refused(2, "work", later, "--mode", "transactional")
     for weight in ("0", "-1", "much", "inf", "nan", ""):
         assert "it must be a positive number" in cli.refused(2, "work", f"{known}={weight}")
     assert "there is no queue 'other'" in cli.refused(5, "work", known, other, "--no-create")

@@ -156,6 +156,7 @@ def test_times_are_put_in_order_and_added_up() -> None:
         raise ValueError("no")
     assert (times.in_flight, sum(times.spread)) == (0, 2)
     assert 0 < times.seconds < PATIENCE
+    assert times.now() == (0, times.seconds, times.spread)
     first, last = [0] * len(times.spread), [0] * len(times.spread)
     first[0], last[-1] = 2, 3
     one, two = (

@@ -20,6 +20,8 @@ SUPERVISED_OR_NOT = pytest.mark.parametrize(
     [pytest.param((), id="alone", marks=pytest.mark.prove), pytest.param(("--processes", "1"), id="supervised")],
 )
 """For tests whose handlers take seconds to leave."""
+ALL = ("--batch", "100")
+"""A claim takes all there is, also the first one."""
 PATIENT = ("--grace", f"{PATIENCE}s")
 """A handler that leaves is never too late."""
 
@@ -60,7 +62,7 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start(*processes)
+    worker = shop.start(*ALL, *processes)
     pid = begun(shop, worker)
     assert (pid == worker.process.pid) is (not processes)
     assert due(queue) == 0
@@ -100,7 +102,7 @@ def test_a_drain_timeout_gives_the_running_job_back_and_says_so(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--drain-timeout", "200ms", *PATIENT, *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "200ms", *PATIENT, *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert worker.events("cutting_off")
@@ -126,7 +128,7 @@ def test_a_handler_that_cannot_be_interrupted_ends_with_its_process(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "stubborn")
-    worker = shop.start("--drain-timeout", "0", "--grace", "10s", *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "0", "--grace", "10s", *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert worker.events("abandoned")
@@ -141,7 +143,7 @@ def test_a_handler_may_take_as_long_as_the_grace_to_leave(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "tidy up")
-    worker = shop.start("--drain-timeout", "0", *PATIENT, *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "0", *PATIENT, *processes)
     begun(shop, worker)
     assert worker.stopped() == 7
     assert not worker.events("abandoned")
@@ -155,7 +157,7 @@ def test_a_second_signal_stops_at_once(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], processes: tuple[str, ...]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--drain-timeout", "none", *PATIENT, *processes)
+    worker = shop.start(*ALL, "--drain-timeout", "none", *PATIENT, *processes)
     begun(shop, worker)
     worker.signal(signal.SIGINT)
     worker.told("stopping")
@@ -169,7 +171,7 @@ def test_a_second_signal_stops_at_once(
 @pytest.mark.prove
 def test_signals_to_every_process_count_once(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--processes", "1")
+    worker = shop.start(*ALL, "--processes", "1")
     child = begun(shop, worker)
     worker.signal(signal.SIGINT)  # as a terminal does, and a service manager
     os.kill(child, signal.SIGINT)
@@ -195,12 +197,13 @@ def test_signals_that_come_before_a_process_is_ready_wait(shop: Shop) -> None:
     assert worker.errors == ""
 
 
+@pytest.mark.parametrize("claimed", [ALL, pytest.param(("--concurrency", "6"), marks=pytest.mark.prove)], ids=str)
 def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
-    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], claimed: tuple[str, str]
 ) -> None:
-    enqueue_first_and_others(queue, spec, "wait", others=5)
-    worker = shop.start("--processes", "2", "--lease", "10min")
-    child = begun(shop, worker)
+    enqueue_first_and_others(queue, spec, "wait", others=5, do="wait" if claimed is not ALL else "")
+    worker = shop.start(*claimed, "--processes", "2", "--lease", "10min")
+    child = begun(shop, worker, 1 if claimed is ALL else 6)
     os.kill(child, signal.SIGKILL)
     assert worker.told("process_died")["reason"] == "killed by SIGKILL"
     worker.told("process_started", times=3)
@@ -213,11 +216,66 @@ def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
     assert shop.numbers("done") == list(range(6))
 
 
+KINDS = pytest.mark.parametrize(
+    ("handler", "concurrency"),
+    [
+        pytest.param("tests.worker.jobs:handle", ("--concurrency", "3"), id="threads"),
+        pytest.param("tests.worker.jobs:handle_async", (), id="async"),
+    ],
+)
+
+
+@KINDS
+def test_as_many_as_can_begin_are_claimed_and_a_stop_finishes_them(
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work], handler: str, concurrency: tuple[str, ...]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=n, note="wait") for n in range(8)])
+    worker = shop.start(*concurrency, "--every", "100ms", handler=handler)
+    begun(shop, worker, 3)
+    until(lambda: worker.events("stats")[-1:] and worker.events("stats")[-1]["in_flight"] == 3, "three jobs in flight")
+    assert (queue.depth("work").running, due(queue)) == (3, 5)
+    worker.signal()
+    worker.told("stopping")
+    shop.go.touch()
+    assert worker.ended() == 0
+    assert shop.numbers("begun") == shop.numbers("done")
+    assert len(shop.numbers("done")) == 3
+    assert (worker.events("stats")[-1]["succeeded"], worker.events("stats")[-1]["in_flight"]) == (3, 0)
+    assert due(queue) == 5
+
+
+def test_a_thread_that_never_ends_ends_with_its_process(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=0, note="wait"), Work(n=1, note="leave when cancelled")])
+    worker = shop.start("--concurrency", "2", "--drain-timeout", "0", "--grace", "1s", "--processes", "1")
+    begun(shop, worker, 2)
+    assert worker.stopped() == 7
+    assert worker.events("abandoned")
+    # A handler that was asked to leave says nothing about its job.
+    assert due(queue) == 2
+    for (job,) in rows(queue, "SELECT id FROM {s}.job"):
+        assert worker.errors.count(str(job)) == 1, worker.errors
+
+
+def test_async_handlers_are_cancelled_and_their_threads_do_not_keep_the_process(
+    shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=0, note="wait"), Work(n=1, note="wait in a thread")])
+    worker = shop.start("--drain-timeout", "none", "--grace", "1s", handler="tests.worker.jobs:handle_async")
+    begun(shop, worker, 2)
+    worker.signal()
+    worker.told("stopping")
+    worker.signal()
+    assert worker.ended() == 7
+    assert not worker.events("abandoned")
+    assert due(queue) == 2
+    finish_the_rest(shop, 2)
+
+
 def test_the_children_of_a_killed_supervisor_stop_in_good_order(
     shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]
 ) -> None:
     enqueue_first_and_others(queue, spec, "wait")
-    worker = shop.start("--processes", "1")
+    worker = shop.start(*ALL, "--processes", "1")
     child = begun(shop, worker)
     worker.signal(signal.SIGKILL)
     until(lambda: due(queue) == 20, "the others to be due")

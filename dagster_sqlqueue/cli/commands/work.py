@@ -15,7 +15,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.worker.handlers import QueueHandler, load, look_here
-from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper
+from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper, leave_soon
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
@@ -50,8 +50,18 @@ def work(
         typer.Option(
             metavar="N",
             show_default=False,
-            help="Jobs per claim, 1 to 10000. Default: as many as are handled in a tenth of a second, 1 to 1000; in"
-            " transactional mode 100.",
+            help="Jobs per claim, 1 to 10000. Default: first 1, then as many as are handled in a tenth of a second, up to"
+            " 1000; in transactional mode, or with --concurrency, up to 100.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            help="Jobs handled at a time in each process, 1 to 1000: in as many threads, or by an async handler on its"
+            " event loop. A job is claimed only when it can begin. Default: as the handler declares it, else 1, or 100"
+            " for an async one.",
         ),
     ] = None,
     mode: Annotated[
@@ -151,14 +161,18 @@ def work(
 
     For systemd, a container, or a terminal. On SIGTERM or Ctrl-C, running jobs are finished, claimed jobs that have not
     begun are released at once, and the exit code is 0. After the drain time-out, or on a second signal, running handlers
-    are interrupted and their jobs are released: exit code 7. Jobs of a process that was killed are due again when their
-    leases expire. If the database becomes unavailable, the worker waits for it (with --drain for a limited time).
+    are interrupted and their jobs are released: exit code 7. With --concurrency, handlers in threads cannot be interrupted:
+    job.cancelled is set, and the process exits without those that have not ended within the grace period. Jobs of a process
+    that was killed are due again when their leases expire. If the database becomes unavailable, the worker waits for it
+    (with --drain for a limited time).
 
     In a terminal, the stats are redrawn; elsewhere each line stands by itself, with --json as a JSON object.
 
     Examples: sqlqueue work handlers:send_email
 
     sqlqueue work handlers:send_email=3 handlers:write_report=1 --processes 4
+
+    sqlqueue work handlers:send_email --concurrency 20
 
     sqlqueue work handlers:send_email --drain --mode transactional
 
@@ -170,6 +184,7 @@ def work(
 
     chosen = WorkOptions(
         batch_size=None if batch is None else options.whole("--batch", batch),
+        concurrency=None if concurrency is None else options.whole("--concurrency", concurrency),
         mode=_mode(mode),
         lease_seconds=None if lease is None else options.seconds("--lease", lease),
         drain=drain,
@@ -192,7 +207,7 @@ def work(
     look_here()
     named = [_weighted(text) for text in handlers]
     loaded = [(load(reference), weight) for reference, weight in named]
-    check_handlers(loaded)
+    check_handlers(loaded, chosen)
     with session.queue(pool_size=POOL_SIZE) as queue:
         for declared, _ in loaded:
             ensure_queue(queue, declared.spec, create=not no_create)
@@ -231,6 +246,7 @@ def _work_here(
         with scraped(worker.stats, progress), progress.of(worker.stats), stopper:
             worker.run()
     except CutOff:
+        leave_soon(chosen.grace_seconds)
         return Code.CUT_OFF
     return Code.DONE
 

@@ -32,7 +32,7 @@ _OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled", "
 _WORDS: dict[str, str] = {
     "stopping": "stopping: running jobs are finished, jobs that have not begun are released",
     "cutting_off": "running jobs are interrupted and released",
-    "abandoned": "a handler did not end; its jobs were released, and the process exits without it",
+    "abandoned": "not every handler ended; their jobs were released, and the process exits without them",
     "metrics": "metrics at http://{address}:{port}/metrics",
     "database_away": "the database is unavailable; waiting for it",
     "process_started": "process {pid} started",
@@ -112,7 +112,7 @@ class Progress:
 @contextmanager
 def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Iterator[Progress]:
     """Yield what writes a line for each event, and one for the stats of each queue when they have changed."""
-    last: dict[str, dict[str, int]] = {}
+    last: dict[str, tuple[dict[str, int], int]] = {}
 
     def write(name: str, facts: dict[str, Any], words: str) -> None:
         moment = datetime.now(UTC)
@@ -128,13 +128,15 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
 
     def stats(found: "list[WorkerStats]", rates: dict[str, float], backlog: dict[str, Depth | None]) -> None:
         for one in found:
-            if last.get(one.queue) == one.counts:
+            now = (dict(one.counts), one.in_flight)
+            if last.get(one.queue) == now:
                 continue
-            last[one.queue] = dict(one.counts)
+            last[one.queue] = now
             depth = backlog[one.queue]
             facts = {
                 "queue": one.queue,
                 **one.counts,
+                "in_flight": one.in_flight,
                 "jobs_per_second": round(rates[one.queue], 1),
                 "ready": depth and depth.ready,
                 "running": depth and depth.running,
@@ -142,8 +144,9 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
                 "last_error": one.last_error,
             }
             done = ", ".join(f"{one.counts[name]:,} {name}" for name in _OUTCOMES if one.counts[name]) or "nothing yet"
+            flight = f", {one.in_flight:,} in flight" if one.in_flight else ""
             error = f"; last error: {one.last_error}" if one.last_error else ""
-            write("stats", facts, f"{one.queue}: {done}, {rates[one.queue]:,.1f}/s; {_waiting(depth)}{error}")
+            write("stats", facts, f"{one.queue}: {done}, {rates[one.queue]:,.1f}/s{flight}; {_waiting(depth)}{error}")
 
     progress = Progress(queue, every_seconds or DEFAULT_EVERY_SECONDS, event, stats)
     progress.tell("started")
@@ -174,18 +177,19 @@ def drawn(found: "Sequence[WorkerStats]", rates: dict[str, float], backlog: dict
     shown = [name for name in _OUTCOMES if name == "succeeded" or any(one.counts[name] for one in found)]
     depths = [backlog[one.queue] for one in found]
     table = render.grid(
-        ["queue", "jobs/s", *shown, "ready", "running"],
+        ["queue", "jobs/s", "in flight", *shown, "ready", "running"],
         [
             [
                 one.queue,
                 f"{rates[one.queue]:,.1f}",
+                f"{one.in_flight:,}",
                 *(f"{one.counts[name]:,}" for name in shown),
                 "–" if depth is None else display.count(depth.ready, depth.cap),
                 "–" if depth is None else f"{depth.running:,}",
             ]
             for one, depth in zip(found, depths, strict=True)
         ],
-        right=["jobs/s", *shown, "ready", "running"],
+        right=["jobs/s", "in flight", *shown, "ready", "running"],
     )
     errors = [
         Text(display.shortened(f"{one.queue}: {one.last_error}", 200), style="red", no_wrap=True, overflow="ellipsis")
