@@ -28,6 +28,8 @@ LAST = sized(FIRST, date(2013, 1, 2))
 NUMBERS = {"ready", "leased", "scheduled", "dead_letters", "oldest_ready_seconds"} | {
     *("in_per_minute", "done_per_minute", "wait_seconds_p95")
 }
+CHECKS = "__ASSET_JOB"
+"""The job by which the page of an asset executes its checks."""
 AIRPORT = "SJU"  # not in the airports table, so that its reminders have no address
 
 
@@ -122,9 +124,13 @@ def a_queues_checks_say_what_they_are_about(site: Served, view: View) -> None:
     expect(view.page.get_by_text("At most 0 jobs are in the dead letter.")).to_be_visible()
     # Reported again once the drain run has materialised the queue: what is older is not shown.
     expect(view.page.get_by_text(re.compile(r"^(1 job is|\d+ jobs are)"))).to_be_visible()
-    view.look(
-        "checks", *(rf"\b{check}\b" for check in ("dead_letters", "stale_writes", "oldest_ready", "stalled_bucket"))
-    )
+    checks = ("dead_letters", "stale_writes", "oldest_ready", "stalled_bucket")
+    view.look("checks", *(rf"\b{check}\b" for check in checks))
+    for button, executed in (("Execute all", set(checks)), ("Execute", {"dead_letters"})):
+        before = site.runs(CHECKS)
+        view.page.get_by_text(button, exact=True).click()
+        until(lambda before=before: len(site.runs(CHECKS)) > len(before), f"the run of {button}")
+        assert site.checks_of(site.runs(CHECKS)[0]) == executed
 
 
 def a_dead_letter_is_looked_at_redriven_and_succeeds(site: Served, view: View) -> None:
