@@ -192,7 +192,8 @@ class DayWork(ABC):
             for day, one in found.last.items()
             if one is not None and day not in changed
         }
-        result: dict[str, Any] = {"days_computed": len(changed)}
+        # As text: a number of the run would plot as one of the day.
+        result: dict[str, Any] = {"days_computed": f"{len(changed)} of {len(days)}"}
         if found.directory is not None:
             result["parquet"] = dg.MetadataValue.path(str(found.directory))
         if changed:
