@@ -80,7 +80,10 @@ def statistics(rows: pa.Table) -> dict[str, int | float]:
     counted="flights",
     deadline=DEADLINE,
     columns={
+        "day": "On which the flights were to leave New York.",
         "account": "The airport that the flights go to.",
+        "flights": "All of that day, also those that were cancelled.",
+        "cancelled": "Flights that never departed.",
         "arrived": "Flights with an arrival delay: neither cancelled nor diverted.",
         "mean_arr_delay": "Minutes, of those that arrived.",
         "p95_arr_delay": "Minutes, interpolated.",

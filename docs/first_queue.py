@@ -1,4 +1,4 @@
-"""A queue of one's own: `SQLQUEUE_URL=postgresql://… python docs/first_queue.py`, or load it with `dagster dev -f`."""
+"""A queue of one's own: `SQLQUEUE_URL=postgresql://… python docs/first_queue.py`, or load it with `dg dev -f`."""
 
 import dagster as dg
 from pydantic import BaseModel

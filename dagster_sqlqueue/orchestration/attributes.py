@@ -58,9 +58,9 @@ class CheckAttributes(dg.Model, dg.Resolvable):
         _LIMITS.oldest_ready_seconds
     )
     dead_letters: Annotated[int, said("The most jobs in the dead letter.", 10)] = _LIMITS.dead_letters
-    refused_writes: Annotated[
-        int, said("The most writes a day that are refused because their lease had run out.", 5)
-    ] = _LIMITS.refused_writes
+    stale_writes: Annotated[int, said("The most writes a day that are refused because the lease had passed on.", 5)] = (
+        _LIMITS.stale_writes
+    )
     stalled_seconds: Annotated[float, said("The longest that a bucket with work may stand still.", 900)] = (
         _LIMITS.stalled_seconds
     )

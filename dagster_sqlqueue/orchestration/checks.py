@@ -7,21 +7,26 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.assets import name_of_asset, queue_asset_key
 from dagster_sqlqueue.orchestration.dead_letters import latest_letters, letter_list
+from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
+from dagster_sqlqueue.orchestration.sensor_cursor import stood_by_cursors
 from dagster_sqlqueue.orchestration.slots import Asked
+from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stats import QueueStats
 
 OLDEST_READY = "oldest_ready"
 DEAD_LETTERS = "dead_letters"
-LEASE_EXPIRY = "lease_expiry"
+STALE_WRITES = "stale_writes"
 STALLED_BUCKET = "stalled_bucket"
-NAMES = (OLDEST_READY, DEAD_LETTERS, LEASE_EXPIRY, STALLED_BUCKET)
+NAMES = (OLDEST_READY, DEAD_LETTERS, STALE_WRITES, STALLED_BUCKET)
 
 _STALLED_STARTS = 3
 
@@ -33,7 +38,8 @@ class CheckThresholds:
     Args:
         oldest_ready_seconds: the longest that a due job may wait.
         dead_letters: the most jobs in the dead letter.
-        refused_writes: the most writes a day, UTC, that are refused because the consumer's lease had run out.
+        stale_writes: the most writes a day, UTC, that are refused because the lease had passed on: it expired, and another
+            claim or an operator has the job.
         stalled_seconds: the longest that a bucket with work may stand still while the queue is not paused.
 
     Raises:
@@ -42,7 +48,7 @@ class CheckThresholds:
 
     oldest_ready_seconds: float = 300.0
     dead_letters: int = 0
-    refused_writes: int = 0
+    stale_writes: int = 0
     stalled_seconds: float = 600.0
 
     def __post_init__(self) -> None:
@@ -62,7 +68,7 @@ class Verdict:
 
     @property
     def severity(self) -> dg.AssetCheckSeverity:
-        """Warnings for dead letters and refused writes; an error for a queue that does not move."""
+        """Warnings for dead letters and stale writes; an error for a queue that does not move."""
         urgent = self.name in (OLDEST_READY, STALLED_BUCKET)
         return dg.AssetCheckSeverity.ERROR if urgent else dg.AssetCheckSeverity.WARN
 
@@ -130,15 +136,18 @@ def verdicts(
         Verdict(
             DEAD_LETTERS,
             dead <= limits.dead_letters,
-            f"{dead:,}{'+' if dead >= stats.counted_up_to else ''} jobs are in the dead letter (at most"
-            f" {limits.dead_letters:,}){': read their errors, then redrive them' if dead > limits.dead_letters else ''}.",
-            {"dead_letters": dead, **({} if letters is None else {"latest": dg.MetadataValue.md(letters)})},
+            f"{_jobs_are(dead, stats.counted_up_to)} in the dead letter (at most {limits.dead_letters:,})"
+            f"{': read their errors, then redrive them' if dead > limits.dead_letters else ''}.",
+            {
+                "dead_letters": dead,
+                **({} if letters is None else {"latest_dead_letters": dg.MetadataValue.md(letters)}),
+            },
         ),
         Verdict(
-            LEASE_EXPIRY,
-            refused <= limits.refused_writes,
-            f"{refused:,} writes were refused today because their lease had run out (at most {limits.refused_writes:,})"
-            f"{': handlers outlive their lease, or a process stood still' if refused > limits.refused_writes else ''}.",
+            STALE_WRITES,
+            refused <= limits.stale_writes,
+            f"Stale writes that were refused today: {refused:,} (at most {limits.stale_writes:,})"
+            f"{': handlers outlive their lease, or a process stood still' if refused > limits.stale_writes else ''}.",
             {"stale_writes_today": refused},
         ),
     ]
@@ -152,7 +161,8 @@ def build_sqlqueue_checks(
     resource_key: str = RESOURCE_KEY,
 ) -> dg.AssetChecksDefinition:
     """Build the checks of a queue: whether jobs wait too long, are in the dead letter, outlive their leases, or do not
-    move. The queue's sensor reports them when one of them changes, and once an hour, without a run.
+    move. The queue's sensor reports them when one of them changes, and once an hour, without a run. Users can execute each
+    of them, and all, from the asset's page.
 
     Args:
         spec: the queue.
@@ -165,7 +175,8 @@ def build_sqlqueue_checks(
     about = {
         OLDEST_READY: f"No due job waits longer than {_seconds(limits.oldest_ready_seconds)}.",
         DEAD_LETTERS: f"At most {limits.dead_letters:,} jobs are in the dead letter.",
-        LEASE_EXPIRY: f"At most {limits.refused_writes:,} writes a day are refused because their lease had run out.",
+        STALE_WRITES: f"At most {limits.stale_writes:,} stale writes a day: those of consumers that were refused because"
+        " the lease had passed on.",
         STALLED_BUCKET: f"Every bucket with work moves within {_seconds(limits.stalled_seconds)}.",
     }
 
@@ -177,18 +188,31 @@ def build_sqlqueue_checks(
     )
     @under_key(resource_key)
     def health(context: dg.AssetCheckExecutionContext, sqlqueue: SqlQueueResource) -> Any:
-        queue = sqlqueue.queue
         wanted = {chosen.name for chosen in context.selected_asset_check_keys}
-        stats, heads = queue.stats(spec.name), queue.peek_heads(spec.name)
-        paused = stats.paused_at is not None
-        letters = letter_list(latest_letters(queue, spec.name), spec.name) if stats.dead_letters else None
-        asked = slots.asked(queue, spec.name)
-        found = verdicts(stats, heads, asked, {}, limits, paused=paused, letters=letters)
+        with library_errors_as_failures():
+            found = _now(context.op_execution_context, sqlqueue.queue, spec.name, limits)
         for verdict in found:
             if verdict.name in wanted:
                 yield verdict.result(key)
 
     return _Checks.dagster_internal_init(**health.get_attributes_dict())
+
+
+def _now(context: dg.OpExecutionContext, queue: SqlQueue, name: str, limits: CheckThresholds) -> list[Verdict]:
+    """Evaluate the checks in a run."""
+    stats, heads = queue.stats(name), queue.peek_heads(name)
+    letters = (
+        letter_list(latest_letters(queue, name), name, links_in_run(context, name)) if stats.dead_letters else None
+    )
+    return verdicts(
+        stats,
+        heads,
+        slots.asked(queue, name),
+        stood_by_cursors(context.instance, heads),
+        limits,
+        paused=stats.paused_at is not None,
+        letters=letters,
+    )
 
 
 class _Checks(dg.AssetChecksDefinition):
@@ -222,6 +246,10 @@ def _stalled(
         f"{said[0].upper()}{said[1:]}." if found else "Every bucket with work moves.",
         {"stalled_buckets": len(found)},
     )
+
+
+def _jobs_are(number: int, cap: int) -> str:
+    return "1 job is" if number == 1 else f"{display.count(number, cap)} jobs are"
 
 
 def _seconds(seconds: float) -> str:

@@ -1,7 +1,9 @@
 """Columns of an asset's page from a payload's model. No I/O."""
 
 import enum
+import functools
 import inspect
+import operator
 import types
 import typing
 from collections.abc import Iterator
@@ -51,7 +53,7 @@ def _column(model: type[BaseModel], name: str, field: FieldInfo, hidden: frozens
     stored = field.serialization_alias or field.alias or name
     sensitive = bool({name, stored} & hidden)
     inside = sorted({part for held in _models_in(field.annotation) for part in names_in(held)})
-    notes = [f"Python: {inspect.formatannotation(field.annotation, base_module=model.__module__)}"]
+    notes = [f"Python: {inspect.formatannotation(_unannotated(field.annotation), base_module=model.__module__)}"]
     if sensitive:
         notes.append(f"sensitive: shown as {REDACTED}")
     elif inside:
@@ -91,6 +93,16 @@ def _members(annotation: Any) -> list[Any]:
     if origin is typing.Literal:
         return [type(value) for value in typing.get_args(annotation)]
     return [annotation]
+
+
+def _unannotated(annotation: Any) -> Any:
+    """A type, or a union of types, without the metadata of `Annotated`."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _unannotated(parts[0])
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_unannotated, parts))
+    return annotation
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -31,3 +31,8 @@ def letter_list(letters: Sequence[DeadLetter], queue: str, links: PageLinks = NO
         for letter in letters
     ]
     return "\n".join([*lines, "", links.redrive_said(queue, [str(letter.id) for letter in letters])])
+
+
+def inline_list(letters: Sequence[DeadLetter], queue: str, links: PageLinks = NO_LINKS) -> str:
+    """List the latest of these dead letters, as many as the asset's page shows at once."""
+    return markdown.most_inline(len(letters), lambda first: letter_list(letters[:first], queue, links))

@@ -156,7 +156,10 @@ def build_fanout_schedule(
         raise InvalidInput(f"asset {key.to_user_string()} has no daily partitions; the fan-out schedule needs them")
     schedule_name = name or f"{key.path[-1]}_fanout"
     target = dg.define_asset_job(
-        f"{schedule_name}_job", dg.AssetSelection.assets(key), executor_def=dg.in_process_executor
+        f"{schedule_name}_job",
+        dg.AssetSelection.assets(key),
+        executor_def=dg.in_process_executor,
+        description=f"Fans out days on the asset {key.to_user_string()}: one job for each account.",
     )
 
     @dg.schedule(

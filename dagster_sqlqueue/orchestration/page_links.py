@@ -56,12 +56,12 @@ class PageLinks:
     def redrive_said(self, queue: str, ids: Sequence[str]) -> str:
         """Explain how to redrive these dead letters, in Markdown."""
         if self.redrive is None:
-            return f"Bring them back in a shell: `sqlqueue retry {queue} ID …`, or `--all`."
+            return f"Redrive them in a shell: `sqlqueue retry {queue} ID …`, or `--all`."
         config = redrive_config(self.redrive, queue, ids)
         if self.location is None:
-            return f"Bring them back with the job `{self.redrive}`."
+            return f"Redrive them with the job `{self.redrive}`."
         at = f"/locations/{quote(self.location)}/jobs/{quote(self.redrive)}/playground/setup?config={quote(config)}"
-        return f"[Bring these back]({at}) in the launchpad, a dry run first, or others with the job `{self.redrive}`."
+        return f"[Redrive these]({at}) in the launchpad, a dry run first; others with the job `{self.redrive}`."
 
 
 NO_LINKS = PageLinks()

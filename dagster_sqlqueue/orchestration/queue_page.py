@@ -12,7 +12,7 @@ from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.model.job import DeadLetter, Depth, Head
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.checks import oldest_ready_seconds
-from dagster_sqlqueue.orchestration.dead_letters import latest_letters, letter_list
+from dagster_sqlqueue.orchestration.dead_letters import inline_list, latest_letters
 from dagster_sqlqueue.orchestration.page_links import NO_LINKS, PageLinks
 from dagster_sqlqueue.orchestration.run_rate import USUAL_JOBS
 from dagster_sqlqueue.orchestration.slot_runs import Capacity
@@ -101,7 +101,7 @@ def page_metadata(read: Read | None, state: QueueState, links: PageLinks = NO_LI
     found["summary"] = dg.MetadataValue.md(summary(stats, state))
     found["buckets"] = dg.MetadataValue.md(bucket_table(state))
     if read is not None and read.letters:
-        found["latest_dead_letters"] = dg.MetadataValue.md(letter_list(read.letters, state.queue, links))
+        found["latest_dead_letters"] = dg.MetadataValue.md(inline_list(read.letters, state.queue, links))
     return found | links.metadata()
 
 
@@ -163,13 +163,17 @@ def bucket_table(state: QueueState) -> str:
     if not firsts:
         return "No bucket has work that is due."
     oldest = sorted(firsts.values(), key=lambda head: -head.due_seconds)
-    rows: list[tuple[object, ...]] = [
-        (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(state, slot_of, head.bucket))
-        for head in oldest[:_TABLE_ROWS]
-    ]
-    if len(oldest) > _TABLE_ROWS:
-        rows.append((f"and {len(oldest) - _TABLE_ROWS} more", "", "", ""))
-    return markdown.table(("bucket", "oldest is due for", "priority", "run"), rows)
+
+    def first(number: int) -> str:
+        rows: list[tuple[object, ...]] = [
+            (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(state, slot_of, head.bucket))
+            for head in oldest[:number]
+        ]
+        if len(oldest) > number:
+            rows.append((f"and {len(oldest) - number} more", "", "", ""))
+        return markdown.table(("bucket", "oldest is due for", "priority", "run"), rows)
+
+    return markdown.most_inline(min(len(oldest), _TABLE_ROWS), first)
 
 
 def _rates(minute: float, hour: float) -> str:

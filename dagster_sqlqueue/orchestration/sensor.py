@@ -21,8 +21,9 @@ from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, RunRate, jobs_in, measured
 from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
+from dagster_sqlqueue.orchestration.sensor_cursor import Memory
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
-from dagster_sqlqueue.orchestration.tick_events import Memory, report
+from dagster_sqlqueue.orchestration.tick_events import report
 from dagster_sqlqueue.orchestration.tick_status import COUNTED, ranges, tick_status
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter

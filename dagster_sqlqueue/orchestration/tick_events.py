@@ -1,21 +1,16 @@
 """Events of a tick about a queue: its statistics as an observation, its checks, and progress as a materialisation."""
 
 import hashlib
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import dagster as dg
 
-from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, verdicts
 from dagster_sqlqueue.orchestration.dead_letters import letter_list
 from dagster_sqlqueue.orchestration.page_links import PageLinks
 from dagster_sqlqueue.orchestration.queue_page import QueueState, now_link, page_metadata, read_if_allowed
-from dagster_sqlqueue.orchestration.run_rate import RunRate
+from dagster_sqlqueue.orchestration.sensor_cursor import CUT_OFF, Memory
 from dagster_sqlqueue.queue import SqlQueue
 
 REPORT_SECONDS = 54.0
@@ -26,92 +21,6 @@ EARLY_SECONDS = 600.0
 is emptied and filled between any two ticks."""
 CHECKED_SECONDS = 3_600.0
 """How often a tick reports checks whose answers have not changed."""
-
-_MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
-_CUT_OFF = 0.001
-"""By how much a moment in the cursor may be too early."""
-_SEEN = " after it was due: "
-
-
-@dataclass(slots=True)
-class Memory:
-    """The contents of a sensor's cursor, from tick to tick.
-
-    Attributes:
-        status: the status line of the tick, for users who read the cursor.
-        counts: the counts ready, leased, scheduled and held, as last observed.
-        observed_at: when they were observed.
-        flowing: whether jobs were enqueued or ended within the minute before that.
-        paused: whether the queue was paused then.
-        clear: whether no job was due, leased, or waiting for the turn of its key then.
-        early_at: when a report last came before its minute was over.
-        run_ended_at: when the last run materialised the asset to which a tick has responded.
-        events_read_at: when a tick last read the asset's materialisations.
-        heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
-            first read it there.
-        checks: the answers of the checks.
-        checked_at: when they were last reported.
-        rate: how fast runs ended jobs, as last measured.
-        measured_at: when that was.
-    """
-
-    status: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
-    observed_at: float = 0.0
-    flowing: bool = False
-    paused: bool = False
-    clear: bool = False
-    early_at: float = 0.0
-    run_ended_at: float = 0.0
-    events_read_at: float = 0.0
-    heads: dict[str, tuple[str, float]] = field(default_factory=dict)
-    checks: dict[str, bool] = field(default_factory=dict)
-    checked_at: float = 0.0
-    rate: RunRate | None = None
-    measured_at: float = 0.0
-
-    @property
-    def busy(self) -> bool:
-        """Whether jobs were due or leased."""
-        return self.counts.get("ready", 0) + self.counts.get("leased", 0) > 0
-
-    @classmethod
-    def of(cls, cursor: str | None) -> "Memory":
-        """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
-        try:
-            kept = json.loads(cursor or "{}")
-            memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
-            memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
-            memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
-            memory.rate = _rate(kept.get("rate"))
-        except (TypeError, ValueError, AttributeError, KeyError):
-            return cls()
-        return memory
-
-    def cursor(self) -> str:
-        """Write the cursor for the next tick, and for users: moments as text, in UTC."""
-        written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
-        if self.rate is not None:
-            written["rate"]["per_second"] = round(self.rate.per_second, 1)
-        heads = {bucket: f"{seconds} s{_SEEN}{first}" for bucket, (first, seconds) in self.heads.items()}
-        return json.dumps({**written, "heads": heads}, indent=1)
-
-    def stood(self, heads: Sequence[Head]) -> dict[int, float]:
-        """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the
-        present ones.
-        """
-        before, self.heads = self.heads, {}
-        stood: dict[int, float] = {}
-        for head in heads:
-            bucket = str(head.bucket)
-            if head.due_seconds < 0 or bucket in self.heads:
-                continue
-            first = f"priority {head.priority}, due at {head.available_at.isoformat()}, job {head.id}"
-            known = before.get(bucket)
-            since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
-            self.heads[bucket] = (first, since)
-            stood[head.bucket] = head.due_seconds - since
-        return stood
 
 
 def report(
@@ -156,7 +65,7 @@ def report(
     hour = now - memory.checked_at >= CHECKED_SECONDS
     changes = busy or memory.flowing or memory.counts != still
     due = not known or early or hour or memory.paused != state.paused or (changes and since >= REPORT_SECONDS)
-    ended = run_ended_at > memory.run_ended_at + _CUT_OFF
+    ended = run_ended_at > memory.run_ended_at + CUT_OFF
     if not (due or ended):
         return
     if early and since < REPORT_SECONDS:
@@ -200,23 +109,3 @@ def _version(state: QueueState) -> str:
     """The data version: it changes with the jobs on the queue, so that Dagster marks downstream assets."""
     heads = [(head.bucket, head.priority, head.available_at.isoformat()) for head in state.heads]
     return hashlib.sha256(repr((heads, state.depth)).encode()).hexdigest()[:16]
-
-
-def _moment(seconds: float) -> str | None:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else None
-
-
-def _seconds(moment: str | None) -> float:
-    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
-
-
-def _rate(kept: dict[str, Any] | None) -> RunRate | None:
-    if not kept:
-        return None
-    rate = RunRate(int(kept["jobs"]), float(kept["seconds"]))
-    return rate if rate.jobs > 0 and rate.seconds > 0 else None
-
-
-def _head(text: str) -> tuple[str, float]:
-    seconds, _, first = text.partition(f" s{_SEEN}")
-    return first, float(seconds)

@@ -64,7 +64,10 @@ def build_daily_sensor(
             f"asset {asset.key.to_user_string()} consumes no daily jobs: make it by sqlqueue_daily_asset"
         )
     job = dg.define_asset_job(
-        f"materialize_{asset.key.path[-1]}", dg.AssetSelection.assets(asset.key), executor_def=dg.in_process_executor
+        f"materialize_{asset.key.path[-1]}",
+        dg.AssetSelection.assets(asset.key),
+        executor_def=dg.in_process_executor,
+        description=f"Materialises days of {asset.key.to_user_string()} from the due jobs of {spec.name!r}.",
     )
     work = _DailyWork(asset.key, spec.name, metadata.value)
 

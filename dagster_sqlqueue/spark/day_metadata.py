@@ -71,20 +71,19 @@ def of_day(stats: DayStats | None, first_finished: datetime | None, contents: st
         contents: what it was made of, see `version`.
         row_count: the rows of its results.
     """
-    shown: dict[str, Any] = {ROW_COUNT: row_count, UNCHANGED: False, CONTENTS: contents}
-    shown["jobs_read"] = stats.jobs if stats else 0
+    shown: dict[str, Any] = {ROW_COUNT: row_count, "jobs_read": stats.jobs if stats else 0}
+    if stats is not None:
+        shown |= {"jobs_failed": stats.failed, "attempts": stats.attempts}
+        for name, values in (("wait", stats.waits), ("run", stats.runs)):
+            shown |= {
+                f"{name}_p{percent}_seconds": round(value, 3)
+                for percent, value in zip(PERCENTILES, values, strict=False)
+                if value is not None
+            }
+        shown["per_hour"] = dg.MetadataValue.md(hours(stats.hours))
     if first_finished is not None:
         shown[FIRST_FINISHED] = dg.MetadataValue.timestamp(first_finished)
-    if stats is None:
-        return shown
-    shown |= {"jobs_failed": stats.failed, "attempts": stats.attempts}
-    for name, values in (("wait", stats.waits), ("run", stats.runs)):
-        shown |= {
-            f"{name}_p{percent}_seconds": round(value, 3)
-            for percent, value in zip(PERCENTILES, values, strict=False)
-            if value is not None
-        }
-    return {**shown, "per_hour": dg.MetadataValue.md(hours(stats.hours))}
+    return {**shown, UNCHANGED: False, CONTENTS: contents}
 
 
 def hours(counts: Sequence[int]) -> str:

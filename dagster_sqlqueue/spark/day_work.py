@@ -192,7 +192,8 @@ class DayWork(ABC):
             for day, one in found.last.items()
             if one is not None and day not in changed
         }
-        result: dict[str, Any] = {"days_computed": len(changed)}
+        # As text: a number of the run would plot as one of the day.
+        result: dict[str, Any] = {"days_computed": f"{len(changed)} of {len(days)}"}
         if found.directory is not None:
             result["parquet"] = dg.MetadataValue.path(str(found.directory))
         if changed:
@@ -211,10 +212,10 @@ class DayWork(ABC):
         else:
             context.log.info("%s: nothing changed in %d days, and no Spark was started", self.name, len(days))
         for day in days:
-            context.add_asset_metadata(shown[day], partition_key=day)
+            # With those of the run, which Dagster would show before those of the day.
+            context.add_asset_metadata({**shown[day], **result}, partition_key=day)
         version = self._version(found, accounts, days[0]) if changed else day_metadata.data_version(found.last[days[0]])
         return dg.MaterializeResult(
-            metadata=result,
             # A run has one for all its days; of one day it is the day's own.
             data_version=dg.DataVersion(version) if len(days) == 1 and version else None,
             check_results=self._checks(queue, found, accounts, there, shown),
@@ -265,20 +266,19 @@ class DayWork(ABC):
         self, queue: SqlQueue, found: Found, accounts: Mapping[str, Accounts], days: Sequence[str], made: Made
     ) -> dict[str, dict[str, Any]]:
         stats = contents.stats(queue, found.about, days)
-        return {
-            day: {
-                **day_metadata.of_day(
-                    stats.get(day),
-                    found.held[day].first_finished(),
-                    self._version(found, accounts, day),
-                    made.counts[day],
-                ),
-                **({"accounts": len(accounts[day].done)} if self.by_account else {}),
-                **made.shown.get(day, {}),
-                **day_metadata.of_rows(made.rows, day, self.statistics),
-            }
-            for day in days
-        }
+        shown = {}
+        for day in days:
+            of_rows = day_metadata.of_rows(made.rows, day, self.statistics)
+            of_day = day_metadata.of_day(
+                stats.get(day),
+                found.held[day].first_finished(),
+                self._version(found, accounts, day),
+                made.counts[day],
+            )
+            of_accounts = {"accounts": len(accounts[day].done)} if self.by_account else {}
+            # The asset's own statistics come first, and replace others of the same name.
+            shown[day] = {**of_rows, **of_accounts, **made.shown.get(day, {}), **of_day, **of_rows}
+        return shown
 
     def _checks(
         self,

@@ -72,6 +72,13 @@ class Served:
           runsOrError(filter: {pipelineName: $job, statuses: [SUCCESS]}) { ... on Runs { results { runId } } } }"""
         return [run["runId"] for run in self.graphql(query, job=job)["runsOrError"]["results"]]
 
+    def checks_of(self, run: str) -> set[str]:
+        """The checks that a run executed."""
+        query = (
+            """query Checks($run: ID!) { runOrError(runId: $run) { ... on Run { assetCheckSelection { name } } } }"""
+        )
+        return {check["name"] for check in self.graphql(query, run=run)["runOrError"]["assetCheckSelection"]}
+
     def settled(self, job: str) -> bool:
         """Whether runs of the job succeeded, and none is on its way."""
         query = """query Open($job: String!) {

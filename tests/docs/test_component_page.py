@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dagster_sqlqueue import SqlQueueComponent
-from tests.orchestration.dg_project import DgProject, installed
+from tests.orchestration.dg_project import DEFINITIONS, PYPROJECT, DgProject, installed
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "component.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```(?:yaml|python)\n# (src/\S+)\n(.*?)```", PAGE, re.DOTALL))
@@ -53,6 +53,13 @@ def test_the_project_of_the_page_is_built_as_it_says(project: DgProject) -> None
     assert (asset["group_name"], asset["dependency_keys"]) == ("money", ["orders"])
     assert "| buckets | 8 |" in asset["description"]
     assert asset["description"].endswith("Ask the team before you redrive payments.")
+
+
+def test_the_page_says_how_a_package_becomes_the_project_that_is_built() -> None:
+    (settings,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (loading,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+    assert PYPROJECT.endswith(settings)
+    assert loading.strip() == DEFINITIONS.strip()
 
 
 def test_every_attribute_has_a_description_and_is_on_the_page() -> None:

@@ -31,7 +31,7 @@ import dagster as dg
 
 
 @dg.definitions
-def defs():
+def defs() -> dg.Definitions:
     return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
 """
 

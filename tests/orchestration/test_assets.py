@@ -48,7 +48,7 @@ class Payment(BaseModel):
     country: Country = Country.NZ
     kind: Literal["card", "cash"] = "card"
     at: datetime = Field(alias="paidAt")
-    day: date | None = None
+    day: Annotated[date, Field(ge=date(2000, 1, 1))] | None = None
     pin: Annotated[str, Sensitive()] = "0000"
     source: Account | None = None
     others: Sequence[Account] = ()
@@ -98,6 +98,7 @@ def test_the_columns_are_the_payloads_fields_as_they_are_stored() -> None:
     assert found["amount"].description == "In the currency's main unit."
     assert found["count"].constraints.other == ["Python: int", "default: 1"]
     assert found["share"].constraints.other == ["Python: float | None"]
+    assert found["day"].constraints.other == ["Python: datetime.date | None"]
 
 
 def test_sensitive_fields_are_marked_and_show_no_default() -> None:

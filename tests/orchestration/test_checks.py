@@ -2,11 +2,21 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.sensor_definition import SensorType
+from dagster._core.remote_origin import InProcessCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    SensorInstigatorData,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
@@ -19,12 +29,12 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_sensor,
     queue_asset_key,
 )
-from dagster_sqlqueue.orchestration.tick_events import Memory
+from dagster_sqlqueue.orchestration.sensor_cursor import Memory
 from dagster_sqlqueue.queue.endings import Ending
 from tests.orchestration.support import Deployment, configs, evaluations, observations
 from tests.support import Work, rows
 
-NAMES = {"oldest_ready", "dead_letters", "lease_expiry", "stalled_bucket"}
+NAMES = {"oldest_ready", "dead_letters", "stale_writes", "stalled_bucket"}
 
 
 @pytest.fixture
@@ -44,9 +54,19 @@ def checked(deployment: Deployment, thresholds: CheckThresholds | None = None) -
         jobs=[dg.define_asset_job("health", dg.AssetSelection.all_asset_checks(), executor_def=dg.in_process_executor)],
         resources={"sqlqueue": deployment.resource},
     )
-    result = defs.resolve_job_def("health").execute_in_process()
+    result = defs.resolve_job_def("health").execute_in_process(instance=deployment.instance)
     assert result.success
     return {check.check_name: check for check in result.get_asset_check_evaluations()}
+
+
+def state(instance: dg.DagsterInstance, sensor: str, cursor: str) -> None:
+    """Dagster's record of a sensor with this cursor."""
+    place = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="code"), location_name="code")
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(place, "__repository__"), sensor)
+    data = SensorInstigatorData(cursor=cursor, sensor_type=SensorType.STANDARD)
+    instance.add_instigator_state(
+        InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.DECLARED_IN_CODE, data)
+    )
 
 
 def age(queue: SqlQueue, seconds: float) -> None:
@@ -213,6 +233,26 @@ def test_a_bucket_whose_first_job_stays_the_same_is_stalled(
     assert verdicts(deployment.tick(sensor, cursor=forget(stalled.cursor))) == {"stalled_bucket": True}
 
 
+def test_a_check_that_a_user_executes_knows_what_the_sensor_remembers(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], persistent: dg.DagsterInstance
+) -> None:
+    """The first job of a bucket has been the same for a minute by the sensor's cursor, and by no other's."""
+    limits = CheckThresholds(oldest_ready_seconds=3_600, stalled_seconds=60)
+    sensor = build_sqlqueue_sensor(consumer, thresholds=limits)
+    deployment.enqueue(Work(n=1))
+    memory = Memory.of(deployment.tick(sensor).cursor)
+    here = replace(deployment, instance=persistent)
+    assert checked(here, limits)["stalled_bucket"].passed
+    state(persistent, "broken", "not a cursor of ours")
+    state(persistent, "sensor", memory.cursor())
+    assert checked(here, limits)["stalled_bucket"].passed
+    memory.heads = {bucket: (head, seconds - 61) for bucket, (head, seconds) in memory.heads.items()}
+    state(persistent, "copy", memory.cursor())
+    assert not checked(here, limits)["stalled_bucket"].passed
+    queue.pause("work")
+    assert checked(here, limits)["stalled_bucket"].passed
+
+
 @pytest.mark.parametrize(
     "cursor", ["", "null", "[]", "7", "{}", '{"heads": 7}', '{"heads": {"1": 7}}', "not JSON", '{"x": 1}']
 )
@@ -236,12 +276,12 @@ def test_a_person_can_run_the_checks(queue: SqlQueue, deployment: Deployment) ->
     assert {name: check.passed for name, check in found.items()} == {
         "oldest_ready": False,
         "dead_letters": False,
-        "lease_expiry": False,
+        "stale_writes": False,
         "stalled_bucket": True,
     }
     assert found["dead_letters"].metadata["dead_letters"].value == 1
-    assert found["lease_expiry"].metadata["stale_writes_today"].value == 2
-    generous = CheckThresholds(oldest_ready_seconds=900, dead_letters=1, refused_writes=2)
+    assert found["stale_writes"].metadata["stale_writes_today"].value == 2
+    generous = CheckThresholds(oldest_ready_seconds=900, dead_letters=1, stale_writes=2)
     assert all(check.passed for check in checked(deployment, generous).values())
 
 

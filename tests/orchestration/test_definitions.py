@@ -105,7 +105,7 @@ def test_everything_comes_from_one_call(
     assert queue_asset_key("emails") in graph.get_all_asset_keys()
     assert {check.name for check in graph.asset_check_keys} == {
         "dead_letters",
-        "lease_expiry",
+        "stale_writes",
         "oldest_ready",
         "stalled_bucket",
     }

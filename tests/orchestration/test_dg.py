@@ -66,7 +66,7 @@ def test_what_is_scaffolded_passes_every_check(reminders: DgProject) -> None:
     assert code == 0, output
     listed = json.loads(output)
     assert [asset["asset_key"] for asset in listed["assets"]] == ["queues/reminders"]
-    checks = {"oldest_ready", "dead_letters", "lease_expiry", "stalled_bucket"}
+    checks = {"oldest_ready", "dead_letters", "stale_writes", "stalled_bucket"}
     assert {check["name"] for check in listed["asset_checks"]} == checks
     people = {"reminders_show", "reminders_redrive"}
     assert {job["name"] for job in listed["jobs"]} == {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dagster_sqlqueue.orchestration.markdown import cell, fenced, first_of, table
+from dagster_sqlqueue.orchestration.markdown import INLINE, cell, fenced, first_of, most_inline, table
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,10 @@ def test_a_fence_is_longer_than_any_within() -> None:
 def test_a_table_says_when_it_shows_the_first() -> None:
     assert first_of(50, "jobs") == ""
     assert first_of(1_234, "jobs") == "\n\nThe first 50 of 1,234 jobs."
+
+
+def test_as_many_rows_as_the_page_shows_without_a_click() -> None:
+    assert most_inline(9, lambda rows: "x" * 100 * rows) == "x" * 900
+    assert most_inline(12, lambda rows: "x" * 100 * rows) == "x" * 900
+    assert most_inline(12, lambda rows: "x" * 111 * rows) == "x" * INLINE
+    assert most_inline(2, lambda rows: "x" * 1_200 * rows) == "x" * 1_200

@@ -20,6 +20,7 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_launchpad_jobs,
     queue_consumer,
 )
+from dagster_sqlqueue.orchestration.markdown import INLINE
 from tests.orchestration.support import Deployment, evaluations
 from tests.support import Work, rows
 
@@ -87,7 +88,7 @@ def test_dead_letters_are_listed_with_their_error_and_the_way_back(queue: SqlQue
     assert page["worked_off_by"] == "drain_cards"
     assert page["started_by"] == "sensor [cards_sensor](/locations/the%20shop/sensors/cards_sensor)"
     # The link opens the launchpad with these letters filled in, and what it says brings them back.
-    at = page["latest_dead_letters"].partition("[Bring these back](")[2].partition(")")[0]
+    at = page["latest_dead_letters"].partition("[Redrive these](")[2].partition(")")[0]
     path, _, text = at.partition("?config=")
     assert path == "/locations/the%20shop/jobs/cards_redrive/playground/setup"
     config = yaml.safe_load(unquote(text))
@@ -97,7 +98,33 @@ def test_dead_letters_are_listed_with_their_error_and_the_way_back(queue: SqlQue
     assert queue.depth("cards").ready == 2
     # The check that fails says the same.
     (check,) = (one for one in evaluations(result) if one.check_name == "dead_letters")
-    assert check.metadata["latest"].value == page["latest_dead_letters"]
+    assert check.metadata["latest_dead_letters"].value == page["latest_dead_letters"]
+
+
+def test_the_page_lists_as_much_as_it_shows_at_once(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    """Dagster shows longer Markdown behind a link. The check, on whose page all Markdown is, lists ten."""
+    queue.enqueue_many(deployment.spec, [Work(n=n, note="fail") for n in range(12)])
+    deployment.drain(consumer)
+    rows(queue, "UPDATE {s}.job_archive SET error = repeat('e', 200)")
+    deployment.enqueue_many(32)
+    # In buckets that no consumer has emptied: there, heads before the hint are found later.
+    older = "UPDATE {s}.job SET bucket = 4 + (payload->>'n')::int, available_at = available_at - interval '5 days'"
+    rows(queue, older)
+    queue.rebucket("work", 36)
+    result = tick(deployment, consumer, build_sqlqueue_launchpad_jobs("work", name_prefix="work", verbs=["redrive"]))
+    page = shown(result)
+    (check,) = (one for one in evaluations(result) if one.check_name == "dead_letters")
+    every = str(check.metadata["latest_dead_letters"].value)
+    assert every.count("attempt 3 of 3") == 10
+    assert len(every) > INLINE >= len(page["latest_dead_letters"])
+    listed = re.findall(r"`([0-9a-f-]{36})`", page["latest_dead_letters"])
+    assert listed == [str(letter.id) for letter in queue.dead_letters("work")][: len(listed)] != []
+    assert re.findall('"([0-9a-f-]{36})"', unquote(page["latest_dead_letters"])) == listed
+    buckets = page["buckets"].splitlines()
+    assert len(page["buckets"]) <= INLINE
+    assert buckets[-1].startswith(f"| and {32 - (len(buckets) - 3)} more |")
 
 
 def test_without_launchpad_jobs_the_way_back_is_the_shell(queue: SqlQueue, deployment: Deployment) -> None:
@@ -105,12 +132,12 @@ def test_without_launchpad_jobs_the_way_back_is_the_shell(queue: SqlQueue, deplo
     queue.enqueue(CARDS, Secret(card="4000 1234"))
     deployment.drain(charge)
     page = shown(deployment.tick(charge.sensor))
-    assert page["latest_dead_letters"].endswith("Bring them back in a shell: `sqlqueue retry cards ID …`, or `--all`.")
+    assert page["latest_dead_letters"].endswith("Redrive them in a shell: `sqlqueue retry cards ID …`, or `--all`.")
     assert page.keys() & {"redrive_job", "show_job", "started_by"} == set()
     checks = dg.Definitions(asset_checks=[build_sqlqueue_checks(CARDS)], resources={"sqlqueue": deployment.resource})
     found = checks.resolve_implicit_global_asset_job_def().execute_in_process().get_asset_check_evaluations()
     (check,) = (one for one in found if one.check_name == "dead_letters")
-    assert check.metadata["latest"].value == page["latest_dead_letters"]
+    assert check.metadata["latest_dead_letters"].value == page["latest_dead_letters"]
 
 
 @pytest.mark.parametrize("other", [False, True])

@@ -1,0 +1,136 @@
+"""The cursor of a queue's sensor: what it remembers from tick to tick."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorType, SensorInstigatorData
+
+from dagster_sqlqueue.model.job import Head
+from dagster_sqlqueue.orchestration.run_rate import RunRate
+
+CUT_OFF = 0.001
+"""By how much a moment in the cursor may be too early."""
+
+_MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
+_SEEN = " after it was due: "
+
+
+@dataclass(slots=True)
+class Memory:
+    """The contents of a sensor's cursor, from tick to tick.
+
+    Attributes:
+        status: the status line of the tick, for users who read the cursor.
+        counts: the counts ready, leased, scheduled and held, as last observed.
+        observed_at: when they were observed.
+        flowing: whether jobs were enqueued or ended within the minute before that.
+        paused: whether the queue was paused then.
+        clear: whether no job was due, leased, or waiting for the turn of its key then.
+        early_at: when a report last came before its minute was over.
+        run_ended_at: when the last run materialised the asset to which a tick has responded.
+        events_read_at: when a tick last read the asset's materialisations.
+        heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
+            first read it there.
+        checks: the answers of the checks.
+        checked_at: when they were last reported.
+        rate: how fast runs ended jobs, as last measured.
+        measured_at: when that was.
+    """
+
+    status: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    observed_at: float = 0.0
+    flowing: bool = False
+    paused: bool = False
+    clear: bool = False
+    early_at: float = 0.0
+    run_ended_at: float = 0.0
+    events_read_at: float = 0.0
+    heads: dict[str, tuple[str, float]] = field(default_factory=dict)
+    checks: dict[str, bool] = field(default_factory=dict)
+    checked_at: float = 0.0
+    rate: RunRate | None = None
+    measured_at: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether jobs were due or leased."""
+        return self.counts.get("ready", 0) + self.counts.get("leased", 0) > 0
+
+    @classmethod
+    def of(cls, cursor: str | None) -> "Memory":
+        """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
+        try:
+            kept = json.loads(cursor or "{}")
+            memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
+            memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
+            memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
+            memory.rate = _rate(kept.get("rate"))
+        except (TypeError, ValueError, AttributeError, KeyError):
+            return cls()
+        return memory
+
+    def cursor(self) -> str:
+        """Write the cursor for the next tick, and for users: moments as text, in UTC."""
+        written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
+        if self.rate is not None:
+            written["rate"]["per_second"] = round(self.rate.per_second, 1)
+        heads = {bucket: f"{seconds} s{_SEEN}{first}" for bucket, (first, seconds) in self.heads.items()}
+        return json.dumps({**written, "heads": heads}, indent=1)
+
+    def stood(self, heads: Sequence[Head]) -> dict[int, float]:
+        """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the
+        present ones.
+        """
+        before, self.heads = self.heads, {}
+        stood: dict[int, float] = {}
+        for head in heads:
+            bucket = str(head.bucket)
+            if head.due_seconds < 0 or bucket in self.heads:
+                continue
+            first = f"priority {head.priority}, due at {head.available_at.isoformat()}, job {head.id}"
+            known = before.get(bucket)
+            since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
+            self.heads[bucket] = (first, since)
+            stood[head.bucket] = head.due_seconds - since
+        return stood
+
+
+def stood_by_cursors(instance: dg.DagsterInstance, heads: Sequence[Head]) -> dict[int, float]:
+    """For how many seconds the first due job of each bucket has been the same, by the cursors of all sensors of an instance.
+
+    A cursor contains the job's id, so the cursors of other queues' sensors do not count.
+    """
+    if instance.schedule_storage is None:
+        return {}
+    stood: dict[int, float] = {}
+    for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
+        data = state.instigator_data
+        if isinstance(data, SensorInstigatorData) and data.cursor:
+            for bucket, seconds in Memory.of(data.cursor).stood(heads).items():
+                stood[bucket] = max(stood.get(bucket, 0.0), seconds)
+    return stood
+
+
+def _moment(seconds: float) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else None
+
+
+def _seconds(moment: str | None) -> float:
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+
+
+def _rate(kept: dict[str, Any] | None) -> RunRate | None:
+    if not kept:
+        return None
+    rate = RunRate(int(kept["jobs"]), float(kept["seconds"]))
+    return rate if rate.jobs > 0 and rate.seconds > 0 else None
+
+
+def _head(text: str) -> tuple[str, float]:
+    seconds, _, first = text.partition(f" s{_SEEN}")
+    return first, float(seconds)
