@@ -93,12 +93,13 @@ def consume_some_days(url: str, schema: str, output: str, days_at_once: int) -> 
 
 
 def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
-    """Consume, writing down each step; die by SIGKILL before step `last`."""
+    """Consume, writing down each step; die by SIGKILL before step `last`, which is the last one written down."""
     steps: list[str] = []
 
     def step(name: str) -> None:
         steps.append(name)
         if len(steps) == last:
+            Path(log).write_text("\n".join(steps))
             os.kill(os.getpid(), signal.SIGKILL)
 
     def stepping(place: Any, name: str) -> None:
