@@ -32,21 +32,21 @@ class Drivers:
 
     Args:
         home: for what it writes.
-        environment: what its own has beside this process's.
+        modules: what a driver needs beside the library.
 
     Attributes:
         log: the file to which a driver writes the steps that it came to.
     """
 
-    def __init__(self, home: Path, **environment: str) -> None:
+    def __init__(self, home: Path, *modules: str) -> None:
         self.log = home / "log"
         self._stacks = home / "stacks"
         self._errors = home / "errors"
         with self._errors.open("w") as errors:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.kill_driver", str(self._stacks)],
+                [sys.executable, "-m", "tests.spark.kill_driver", str(self._stacks), *modules],
                 cwd=PROJECT,
-                env={**os.environ, "PYTHONPATH": str(PROJECT), **NO_THREADS, **environment},
+                env={**os.environ, "PYTHONPATH": str(PROJECT), **NO_THREADS},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
