@@ -33,6 +33,7 @@ prove: prove-faults prove-model prove-dagster prove-spark prove-browser prove-re
 prove-model: $(VENV)/dev classes
 	$(PROVE) tests/statemachine $(ARGS)
 
+prove-spark: $(VENV)/prove
 prove-faults prove-spark prove-browser: prove-%: $(VENV)/dev classes
 	$(PROVE) tests/$* $(ARGS)
 
@@ -68,6 +69,8 @@ lock: ## Pin the newest versions that fit, with hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
 	    --no-emit-index-url --no-emit-find-links --extra dev -c requirements/demo.txt -o requirements/dev.txt pyproject.toml requirements/build.in
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
+	    --no-emit-index-url --no-emit-find-links --extra prove -c requirements/dev.txt -o requirements/prove.txt pyproject.toml requirements/build.in
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-strip-extras \
 	    --no-emit-index-url --no-emit-find-links --extra bench -c requirements/dev.txt -o requirements/bench.txt pyproject.toml requirements/build.in
 
 clean: ## Stop the embedded database and remove the state of demo and UI
@@ -97,6 +100,10 @@ $(VENV)/demo: requirements/demo.txt pyproject.toml | $(BIN)/python
 $(VENV)/dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	@echo "Installing into $(VENV) (once, some minutes) …"
 	$(call install,dev)
+
+# Beside what dev has: it does not install that again.
+$(VENV)/prove: requirements/prove.txt pyproject.toml | $(VENV)/dev
+	$(call install,prove)
 
 $(VENV)/bench: requirements/bench.txt pyproject.toml | $(BIN)/python
 	@echo "Installing into $(VENV) (once, some minutes) …"

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 PROJECT = Path(__file__).resolve().parent.parent
-LOCKS = ["demo.txt", "dev.txt"]
+LOCKS = ["demo.txt", "dev.txt", "prove.txt"]
 
 
 def test_what_is_built_is_whole_and_works(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_lock_holds_names_versions_and_hashes_and_no_address(lock: str) -> Non
     assert not [line for line, after in itertools.pairwise(lines) if pin.fullmatch(line) and pin.fullmatch(after)]
 
 
-@pytest.mark.parametrize(("lock", "extra"), [("demo.txt", "demo"), ("dev.txt", "dev")])
+@pytest.mark.parametrize(("lock", "extra"), [("demo.txt", "demo"), ("dev.txt", "dev"), ("prove.txt", "prove")])
 def test_a_lock_fits_what_the_project_asks_for(lock: str, extra: str) -> None:
     pinned = pins(lock)
     for wanted in declared(extra):

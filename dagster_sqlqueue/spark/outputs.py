@@ -158,8 +158,11 @@ class RemoteFiles:
         return True
 
     def drop(self) -> None:
-        """Remove them."""
-        remote.remove(self.staged)
+        """Remove them, or leave them to the next run of the key if they cannot be reached."""
+        try:
+            remote.remove(self.staged)
+        except remote.UNREACHABLE as error:
+            logger.warning("%s cannot be removed: %s", self.staged, error)
 
     def place(self) -> dict[str, Any]:
         """Where they were staged, and where they go."""

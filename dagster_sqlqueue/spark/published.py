@@ -127,8 +127,9 @@ def in_files(
                     count = parquet.metadata.num_rows
             except pa.ArrowInvalid as error:
                 raise InvalidInput(f"{file} cannot be read: {error}") from error
-            except OSError as error:
-                raise OutputNotWritable(f"{file} cannot be read: {error.strerror or error}") from error
+            except remote.UNREACHABLE as error:
+                said = getattr(error, "strerror", None) or error
+                raise OutputNotWritable(f"{file} cannot be read: {said}") from error
             if found is None:
                 rows.append((day, None, count, None))
                 continue

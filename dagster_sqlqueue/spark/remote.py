@@ -3,6 +3,9 @@ knows.
 
 Nothing there can be renamed at once. So what is staged lists its files, in a file that is written last and removed first: as
 long as it is there the move can be begun again, by any machine, with the same result.
+
+Clients of such file systems keep what they have listed for as long as the process lives. Other processes write there too, so
+each function here that lists begins without what was kept.
 """
 
 import contextlib
@@ -11,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from upath import UPath
 
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.spark import sinks
 
-UNREACHABLE: Final = (OSError, ImportError, ValueError)
-"""The errors of file systems that cannot be reached: unavailable, forbidden, or not installed."""
+UNREACHABLE: Final = Exception
+"""The errors of file systems that cannot be reached: unavailable, forbidden, or not installed. Those of their clients have
+no other class in common: one of S3's for missing credentials, say, is no `OSError`."""
 
 _STORES: Final = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "adl", "az", "oci", "oss"}
 _LIST = "_staged.json"
@@ -63,10 +66,12 @@ def writable(place: str | Path) -> Path | str:
     if isinstance(output, Path):
         return sinks.writable(output)
     with _written(output):
-        probe = UPath(f"{output}/.probe-{uuid4().hex}")
+        # Of one name: a killed process leaves it to the next, and several may write it at a time.
+        probe = UPath(f"{output}/.probe")
         _make(UPath(output))
         probe.write_bytes(b"")
-        probe.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            probe.unlink()
     return output
 
 
@@ -87,10 +92,12 @@ def upload(here: Path, staged: str, names: Sequence[str]) -> None:
             for name, found in files.items():
                 _make(UPath(staged) / name)
                 for file in found:
-                    (UPath(staged) / name / file).write_bytes((here / name / file).read_bytes())
+                    place = UPath(staged) / name / file
+                    place.fs.put_file(str(here / name / file), place.path)
             (UPath(staged) / _LIST).write_text(json.dumps(files))
     except BaseException:
-        remove(staged)
+        with contextlib.suppress(UNREACHABLE):
+            remove(staged)
         raise
 
 
@@ -98,7 +105,7 @@ def move_into_place(staged: str, output: str) -> None:
     """Make the staged directories those of the output: each is replaced as a whole, file by file. May be repeated after an
     interruption at any point, and not done by several at a time.
     """
-    listed = UPath(staged) / _LIST
+    listed = _fresh(staged) / _LIST
     try:
         files: dict[str, list[str]] = json.loads(listed.read_text())
     except FileNotFoundError:
@@ -108,11 +115,16 @@ def move_into_place(staged: str, output: str) -> None:
         new, place = UPath(staged) / name, UPath(output) / name
         _make(place)
         for file in found:
-            place.fs.copy((new / file).path, (place / file).path)
+            place.fs.cp_file((new / file).path, (place / file).path)
         if not found:
             (place / _EMPTY).write_bytes(b"")
         for old in list(place.iterdir()):
-            if old.name not in (found or [_EMPTY]):
+            # An object store may list an object with the directory's own name, by which a tool made it.
+            if old.name in (name, *(found or [_EMPTY])):
+                continue
+            if old.is_dir():
+                old.fs.rm(old.path, recursive=True)
+            else:
                 old.unlink()
     listed.unlink()
     remove(staged)
@@ -121,20 +133,27 @@ def move_into_place(staged: str, output: str) -> None:
 def names_in(url: str) -> list[str]:
     """Return the names in a directory; none where there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(found.name for found in UPath(url).iterdir())
+        return sorted(found.name for found in _fresh(url).iterdir())
     return []
 
 
 def remove(url: str) -> None:
     """Remove a directory with all that is in it, if it is there."""
-    place = UPath(url)
+    place = _fresh(url)
     with contextlib.suppress(FileNotFoundError):
         place.fs.rm(place.path, recursive=True)
 
 
 def directory_of(output: Path | str) -> Any:
     """Return the directory as a path, whatever its file system."""
-    return output if isinstance(output, Path) else UPath(output)
+    return output if isinstance(output, Path) else _fresh(output)
+
+
+def _fresh(url: str) -> UPath:
+    """Return the place as it is now."""
+    place = UPath(url)
+    place.fs.invalidate_cache()
+    return place
 
 
 def _make(directory: UPath) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
+from dagster_sqlqueue.spark import remote
 from dagster_sqlqueue.spark.daily import ArchiveRead, consume_days
 from dagster_sqlqueue.spark.daily_run import Daily
 from tests.gate.plugin import verdict
@@ -74,14 +75,13 @@ def in_table(queue: SqlQueue) -> list[tuple[Any, ...]]:
     return rows(queue, "SELECT day, account, events, size FROM {s}.results ORDER BY day, account")
 
 
-def in_files(output: Path) -> list[tuple[Any, ...]]:
+def in_files(output: Path | str) -> list[tuple[Any, ...]]:
     found = []
-    for file in sorted(output.glob("day=*/*.parquet")):
+    for file in remote.directory_of(output).glob("day=*/*.parquet"):
         day = date.fromisoformat(file.parent.name.removeprefix("day="))
-        found += [
-            (day, *(row[name] for name in ("account", "events", "size")))
-            for row in pq.ParquetFile(file).read().to_pylist()
-        ]
+        with file.open("rb") as opened:
+            read = pq.ParquetFile(opened).read().to_pylist()
+        found += [(day, *(row[name] for name in ("account", "events", "size"))) for row in read]
     return sorted(found)
 
 
@@ -104,14 +104,15 @@ def waiting(queue: SqlQueue) -> list[tuple[str, int, str | None]]:
 
 
 @verdict
-def wrong_in(queue: SqlQueue, output: Path, *, in_a_table: bool = True) -> list[str]:
+def wrong_in(queue: SqlQueue, output: Path | str, *, in_a_table: bool = True) -> list[str]:
     """Where what came of all days is not done, or not done once."""
     parts: list[tuple[str, list[Any], list[Any]]] = [
         ("endings", endings(queue), once()),
         ("rows of the table", in_table(queue), expected(DAYS) if in_a_table else []),
         ("rows of the files", in_files(output), expected(DAYS)),
         ("live jobs", waiting(queue), []),
-        ("staged", list(output.glob(".staging/*")), []),
+        ("staged", [*remote.directory_of(output).glob(".staging/*")], []),
+        ("publications whose files are not moved", rows(queue, "SELECT key FROM {s}.batch WHERE unmoved"), []),
     ]
     return [f"{name}: {here}, where {due} are due" for name, here, due in parts if here != due]
 
@@ -137,7 +138,7 @@ def consume(
     return functools.partial(consume_days, queue, spark, settings.pop("compute", compute))(**settings)
 
 
-def asset_work(queue: SqlQueue, output: Path) -> Daily:
+def asset_work(queue: SqlQueue, output: Path | str) -> Daily:
     """What an asset of these days does, without Dagster around it."""
     return Daily(
         asset_key=dg.AssetKey("test"),

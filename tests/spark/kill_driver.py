@@ -1,10 +1,11 @@
 """A driver that is killed: one consumption, whose every step is counted, and whose n-th one is its last.
 
-A step is a statement of the database, a commit, or a change of the file system. What Spark's tasks would do is done by the
-driver, with the same code, so that no JVM is needed.
+A step is a statement of the database, a commit, a change of the file system, or a request to an object store. What Spark's
+tasks would do is done by the driver, with the same code, so that no JVM is needed.
 """
 
 import faulthandler
+import importlib
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.db import executors, pool
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.spark import contents, daily, day_results, sealed_read, sinks
+from dagster_sqlqueue.spark import contents, daily, day_results, remote, sealed_read, sinks
 from dagster_sqlqueue.spark.batches import leased_seal
 from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.day_work import Found
@@ -84,21 +85,23 @@ def consume_some_days(url: str, schema: str, output: str, days_at_once: int) -> 
     daily.computed = lambda compute, jobs, key, dates, **options: day_results.of_rows(results(dates), dates)
     sinks.MAX_ROWS = days_at_once * len(ACCOUNTS)
     with SqlQueue(Database(url, schema=schema, application_name=APPLICATION)) as queue:
-        work = daily_support.asset_work(queue, Path(output))
+        directory = remote.named(output)
+        work = daily_support.asset_work(queue, directory)
         about = work._about(DAYS)
         work.check(queue, about, DAYS)
-        found = Found(about, DAYS, Path(output), contents.held(queue, about, DAYS), {})
+        found = Found(about, DAYS, directory, contents.held(queue, about, DAYS), {})
         made = work.make(queue, None, found, DAYS, "killed")  # type: ignore[arg-type]
         return sum(day["jobs_consumed"] for day in made.shown.values())
 
 
 def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
-    """Consume, writing down each step; die by SIGKILL before step `last`."""
+    """Consume, writing down each step; die by SIGKILL before step `last`, which is the last one written down."""
     steps: list[str] = []
 
     def step(name: str) -> None:
         steps.append(name)
         if len(steps) == last:
+            Path(log).write_text("\n".join(steps))
             os.kill(os.getpid(), signal.SIGKILL)
 
     def stepping(place: Any, name: str) -> None:
@@ -110,7 +113,13 @@ def run(url: str, schema: str, output: str, mode: str, last: int | None, log: st
 
         setattr(place, name, both)
 
+    store: list[tuple[Any, str]] = []
+    if remote.is_url(output):
+        import s3fs
+
+        store.append((s3fs.S3FileSystem, "_call_s3"))
     for place, name in (
+        *store,
         (pool, "execute"),
         (executors, "execute"),
         (executors, "execute_together"),
@@ -131,11 +140,13 @@ def run(url: str, schema: str, output: str, mode: str, last: int | None, log: st
     Path(log).write_text("\n".join([str(jobs), *steps]))
 
 
-def serve(stacks: str) -> None:
+def serve(stacks: str, *modules: str) -> None:
     """Fork a driver for each line of arguments, and say how it ended: what a driver needs is loaded once.
 
     One that takes longer than `DRIVER_SECONDS` writes the stacks of its threads to a file, and ends.
     """
+    for name in modules:
+        importlib.import_module(name)
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     if len(threads) > 1:
         raise RuntimeError(f"a fork takes one thread along and whatever the others had locked; there are {threads}")

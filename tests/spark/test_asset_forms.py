@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ from pyspark.sql import functions as sf
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
 from dagster_sqlqueue.spark.daily import ArchiveRead
+from tests.gate.patience import PATIENCE
 from tests.spark.asset_support import NOBODYS, PARTITIONS, Run, checks, daily_asset, not_passed, shown, versions
 from tests.spark.daily_support import (
     DAILY,
     DAYS,
     READS,
+    add,
     compute,
     endings,
     expected,
@@ -189,6 +192,47 @@ def test_days_with_more_accounts_than_one_transaction_should_have_rows_are_publi
     # The first two days, and the third.
     outputs = rows(queue, "SELECT DISTINCT output ->> 'owner' FROM {s}.batch WHERE state = 'published'")
     assert len(outputs) == 2
+
+
+@pytest.mark.prove
+@pytest.mark.own_schema
+@pytest.mark.timeout(10 * PATIENCE)
+def test_a_year_of_275_accounts_is_published_by_several_transactions(
+    queue: SqlQueue, session: SparkSession, output: Path, make: Make
+) -> None:
+    """More rows than one transaction publishes, of one event each: every day is as a whole in one of them."""
+    days = [(date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(365)]
+    accounts = [f"a{n:03}" for n in range(275)]
+    assert len(days) * len(accounts) > sinks.MAX_ROWS
+    queue.create_queue(DAILY)
+    rows(
+        queue,
+        "INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at,"
+        " created_at, started_at, finished_at, region, tags, payload)"
+        " SELECT gen_random_uuid(), 'work', n % 4, 5, 'succeeded', 1, 1, 3, d, d, d, d + interval '1 hour', 'local', '{{}}',"
+        " jsonb_build_object('day', CAST(d AS date), 'account', to_char(n, '\"a\"FM000'), 'size', n)"
+        " FROM generate_series(timestamptz '2013-01-01 UTC', '2013-12-31 UTC', '1 day') AS d,"
+        " generate_series(0, 274) AS n",
+    )
+    add(queue, days, accounts)
+    year = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
+    done = make(**FORMS["table"], partitions_def=year)(days[0], days[-1])
+    assert done.success
+    assert not_passed(done) == {}
+    published = rows(
+        queue,
+        "SELECT count(*), count(DISTINCT day), min(day), max(day) FROM {s}.results GROUP BY xmin::text ORDER BY 3",
+    )
+    assert published == [
+        (363 * 275, 363, date(2013, 1, 1), date(2013, 12, 29)),
+        (2 * 275, 2, date(2013, 12, 30), date(2013, 12, 31)),
+    ]
+    sums = "SELECT sum(events), sum(size), count(DISTINCT account) FROM {s}.results"
+    assert rows(queue, sums) == [(365 * 275, 365 * 274 * 275 // 2, 275)]
+    ended = (
+        "SELECT state, attempt, count(*), count(DISTINCT id) FROM {s}.job_archive WHERE queue = 'daily' GROUP BY 1, 2"
+    )
+    assert rows(queue, ended) == [("succeeded", 1, 365 * 275, 365 * 275)]
 
 
 @pytest.mark.prove

@@ -159,6 +159,25 @@ def test_what_was_staged_and_not_published_is_removed(queue: SqlQueue, output: s
     assert left(output) == []
 
 
+def test_a_place_that_goes_away_hides_no_error_of_the_block(
+    queue: SqlQueue, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(queue)
+
+    def away(url: str) -> None:
+        raise RuntimeError("the store's client has lost its way")
+
+    with monkeypatch.context() as cutting, pytest.raises(Cut), consume(queue, None, SALES, key="k") as work:  # noqa: PT012
+        work.write_parquet(pa.table({"amount": [1]}), output)
+        cutting.setattr(remote, "remove", away)
+        raise Cut
+    assert "cannot be removed: the store's client has lost its way" in caplog.text
+    assert len(left(output)) == 1
+    assert rows(queue, "SELECT DISTINCT state FROM {s}.job") == [("queued",)]
+    run(queue, output)
+    assert left(output) == []
+
+
 @pytest.mark.parametrize(
     ("place", "error", "said"),
     [

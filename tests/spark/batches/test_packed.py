@@ -2,6 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from threading import Event
+from typing import Literal
 from uuid import UUID
 
 import pytest
@@ -16,7 +18,7 @@ from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import leased_seal
 from tests.gate.patience import PATIENCE
 from tests.support import Work, asked, caller, claim, make_due, rows, until, value
-from tests.support.leased import publish, seal
+from tests.support.leased import ids_of, publish, seal
 
 KEPT = "id, queue, bucket, priority, max_attempts, run_at, created_at, ordering_key, region, timeout_seconds, tags, payload"
 """What a job is; the other columns are about how it fares."""
@@ -106,6 +108,77 @@ def test_what_others_rely_on_stays_where_it_is(queue: SqlQueue, spec: QueueSpec[
         value(queue, "SELECT count(*) FROM {s}.job WHERE queue = 'ended' AND payload ->> 'job_id' = %s", str(followed))
         == 1
     )
+
+
+def test_a_unique_key_is_free_from_the_seal_or_from_the_end(filled: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """One that is held until the claim: from the seal, which is its job's first, whatever becomes of the batch."""
+
+    def keyed(n: int, key: str) -> UUID | None:
+        return filled.enqueue(spec, NewJob(Work(n=n), unique_key=key, unique_until="claim" if key == "c" else "end"))
+
+    assert keyed(30, "c")
+    assert keyed(31, "e")
+    assert keyed(99, "c") is keyed(99, "e") is None
+    first = seal(filled)
+    assert (first.job_count, len(packed(filled))) == (32, 30)
+    assert keyed(99, "e") is None
+    assert keyed(32, "c")
+    assert keyed(99, "c") is None
+    assert batches.abandon(filled, first, "no memory") == 32
+    # The job that has been claimed is due again without its key, the other one has it.
+    assert keyed(99, "c") is keyed(99, "e") is None
+    make_due(filled)
+    second = seal(filled)
+    assert second.job_count == 33
+    assert keyed(33, "c")
+    assert keyed(99, "e") is None
+    make_due(filled)
+    third = seal(filled)
+    assert (third.id, third.job_count) == (second.id, 34)
+    assert keyed(34, "c")
+    assert keyed(99, "e") is None
+    batches.report(filled, third, [(ids_of(filled)[31], Retry("again", after=0))])
+    publish(filled, third)
+    assert value(filled, "SELECT count(DISTINCT id) FROM {s}.job_archive WHERE state = 'succeeded'") == 33
+    assert keyed(99, "e") is None
+    publish(filled, seal(filled))
+    assert ended(filled, 35)
+    assert keyed(35, "c")
+    assert keyed(36, "e")
+
+
+@pytest.mark.parametrize("held", ["claim", "end"])
+def test_producers_of_unique_keys_beside_batches_lose_no_job(
+    filled: SqlQueue, spec: QueueSpec[Work], held: Literal["claim", "end"]
+) -> None:
+    """Three of them, with the same three keys, while batches are sealed, abandoned and published."""
+    over = Event()
+
+    def produce() -> set[UUID]:
+        landed = set()
+        while not over.is_set():
+            for key in "abc":
+                landed.add(filled.enqueue(spec, NewJob(Work(n=1), unique_key=key, unique_until=held)))
+        return {one for one in landed if one is not None}
+
+    with ThreadPoolExecutor(3) as pool:
+        producers = [pool.submit(produce) for _ in range(3)]
+        try:
+            for turn in range(12):
+                until(lambda: rows(filled, "SELECT id FROM {s}.job WHERE unique_key IS NOT NULL AND state = 'queued'"))
+                batch = seal(filled)
+                if turn % 3 == 1:
+                    batches.abandon(filled, batch, "no memory")
+                else:
+                    publish(filled, batch)
+        finally:
+            over.set()
+    publish(filled, seal(filled))
+    landed = [one for producer in producers for one in producer.result(PATIENCE)]
+    archived = rows(filled, "SELECT id FROM {s}.job_archive WHERE state = 'succeeded' AND unique_key IS NOT NULL")
+    assert len(landed) >= 8
+    assert sorted(landed) == sorted(id for (id,) in archived)
+    assert value(filled, "SELECT count(*) FROM {s}.live_job") == 0
 
 
 def test_jobs_of_odd_numbers_are_sealed_beside_the_packs(filled: SqlQueue) -> None:
