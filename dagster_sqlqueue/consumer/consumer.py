@@ -57,7 +57,7 @@ class Consumer(Generic[Payload]):
         spec: the queue.
         handler: called for one job at a time; if it is async, for all jobs of a claim side by side, on one event loop. It
             may run again for the same job after a crash: pass `job.id`, or under leases `job.lease_no`, on to systems that
-            can tell a repetition. In transactional mode another try has the same `job.lease_no`.
+            can recognise a repetition. In transactional mode another try has the same `job.lease_no`.
         batch: the handler takes all jobs of a claim at once, and returns an outcome for each of them, or one for all.
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.

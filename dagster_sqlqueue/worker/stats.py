@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from dagster_sqlqueue.consumer.settlement import HANDLER_BOUNDS, DrainSummary
 
-Tell: TypeAlias = Callable[..., None]
+Report: TypeAlias = Callable[..., None]
 """Called with the name of an event and facts about it as JSON values; from any thread."""
 
 COUNTED = tuple(field.name for field in fields(DrainSummary) if field.name != "seconds")

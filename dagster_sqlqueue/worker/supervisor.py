@@ -27,7 +27,7 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import load
 from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper, leave_soon
-from dagster_sqlqueue.worker.stats import Tell, WorkerStats, added
+from dagster_sqlqueue.worker.stats import Report, WorkerStats, added
 from dagster_sqlqueue.worker.worker import POOL_SIZE, Worker, WorkOptions
 
 _REPORT_SECONDS = 0.5
@@ -72,19 +72,19 @@ class Supervisor:
         assignment: what each consumes.
         processes: how many.
         signals: where orders to stop come from.
-        tell: called with events, in the thread that runs.
+        report: called with events, in the thread that runs.
 
     Raises:
         InvalidInput: the number is less than 1.
     """
 
-    def __init__(self, assignment: Assignment, processes: int, *, signals: Signals, tell: Tell) -> None:
+    def __init__(self, assignment: Assignment, processes: int, *, signals: Signals, report: Report) -> None:
         if processes < 1:
             raise InvalidInput(f"the number of processes is {processes}; it must be at least 1")
         self._assignment = assignment
         self._wanted = processes
         self._signals = signals
-        self._tell = tell
+        self._report = report
         self._context = multiprocessing.get_context("spawn")
         self._queues = [load(reference).spec.name for reference, _ in assignment.handlers]
         self._children: list[_Child] = []
@@ -141,7 +141,7 @@ class Supervisor:
             theirs.close()
             with self._lock:
                 self._children.append(_Child(process, ours, time.monotonic()))
-            self._tell("process_started", pid=process.pid)
+            self._report("process_started", pid=process.pid)
 
     def _listen(self) -> None:
         """Wait until something happens: an order, a report, an end, a moment that was waited for."""
@@ -162,7 +162,7 @@ class Supervisor:
             self._force_at = None
             self._cut_off = True
             for child in self._children:
-                self._tell("process_killed", pid=child.process.pid)
+                self._report("process_killed", pid=child.process.pid)
                 child.process.kill()
 
     def _order(self) -> None:
@@ -171,7 +171,7 @@ class Supervisor:
         options = self._assignment.options
         patience = 3 * options.grace_seconds
         if self._orders == 1:
-            self._tell("stopping")
+            self._report("stopping")
             timeout = options.drain_timeout_seconds
             # A process keeps its time-out itself. One that runs long after it does not react any more.
             self._force_at = None if timeout is None else time.monotonic() + timeout + patience
@@ -191,7 +191,7 @@ class Supervisor:
                     case "failed", error:
                         child.error = error
                     case "event", (name, facts):
-                        self._tell(name, pid=child.process.pid, **facts)
+                        self._report(name, pid=child.process.pid, **facts)
         except (EOFError, OSError):
             child.connection.close()
 
@@ -215,13 +215,13 @@ class Supervisor:
             return
         as_wanted = code == 0 and (options.drain or options.budget_seconds is not None)
         if as_wanted or self._orders:
-            self._tell("process_ended", pid=child.process.pid, exit_code=code)
+            self._report("process_ended", pid=child.process.pid, exit_code=code)
             return
         lived = time.monotonic() - child.born
         self._short_lives = self._short_lives + 1 if lived < _SHORT_LIFE_SECONDS else 0
         pause = _PAUSE(self._short_lives) if self._short_lives else 0.0
         self._due = sorted([*self._due, time.monotonic() + pause])
-        self._tell("process_died", pid=child.process.pid, reason=_reason(child), restart_seconds=pause)
+        self._report("process_died", pid=child.process.pid, reason=_reason(child), restart_seconds=pause)
 
 
 def _start_deaf(process: BaseProcess) -> None:
@@ -254,7 +254,7 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
         with lock, contextlib.suppress(OSError):
             connection.send((kind, what))
 
-    def tell(name: str, **facts: Any) -> None:
+    def report(name: str, **facts: Any) -> None:
         send("event", (name, facts))
 
     options = assignment.options
@@ -267,14 +267,14 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
         ):
             handlers = [(load(reference), weight) for reference, weight in assignment.handlers]
             own = replace(options, budget_seconds=budget_seconds)
-            worker = Worker(queue, handlers, own, signals=signals, tell=tell)
+            worker = Worker(queue, handlers, own, signals=signals, report=report)
             stopper = Stopper(
                 worker,
                 signals,
                 drain_timeout_seconds=options.drain_timeout_seconds,
                 grace_seconds=options.grace_seconds,
                 parent=connection,
-                notify=lambda word: tell(word.replace(" ", "_")) if word != "stopping" else None,
+                notify=lambda word: report(word.replace(" ", "_")) if word != "stopping" else None,
             )
             with stopper, _reporting(lambda: send("stats", worker.stats())):
                 worker.run()

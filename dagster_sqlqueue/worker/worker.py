@@ -19,7 +19,7 @@ from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals
-from dagster_sqlqueue.worker.stats import HandlerTimes, Tell, WorkerStats, first_line
+from dagster_sqlqueue.worker.stats import HandlerTimes, Report, WorkerStats, first_line
 
 POOL_SIZE = 4
 """Connections that a worker needs: to work, extend leases, wait, and release jobs."""
@@ -81,7 +81,7 @@ class Worker:
         handlers: the handlers, each with its weight.
         options: how.
         signals: interrupts a handler when its time is up; None: nothing does.
-        tell: called with events.
+        report: called with events.
 
     Raises:
         InvalidInput: as `check_handlers`.
@@ -94,11 +94,11 @@ class Worker:
         options: WorkOptions,
         *,
         signals: Signals | None = None,
-        tell: Tell,
+        report: Report,
     ) -> None:
         self._options = options
         self._signals = signals
-        self._tell = tell
+        self._report = report
         self._stopping = threading.Event()
         self._errors: dict[str, str] = {}
         self._times: dict[str, HandlerTimes] = {}
@@ -153,7 +153,7 @@ class Worker:
                 if self._options.drain or self._stopping.is_set():
                     raise
                 away = 1 if sum(stats.handled for stats in self.stats()) > handled else away + 1
-                self._tell("database_away", error=first_line(error))
+                self._report("database_away", error=first_line(error))
                 self._stopping.wait(_AWAY(away))
 
     def stop(self) -> None:

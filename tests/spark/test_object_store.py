@@ -124,11 +124,11 @@ def test_an_asset_writes_there_and_sees_what_others_do_to_it(
     assert not_passed(run(DAYS[0], recompute=True)) == NOBODYS
     assert daily_support.wrong_in(queue, output) == []
     assert keys(store) == [f"day={DAYS[0]}/", *placed()]
-    told = [caplog.text, str(rows(queue, "SELECT output FROM {s}.batch"))]
-    told += [str(one) for found in (done, again) for one in found.all_events]
-    told += [str(one) for found in (done, again) for one in instance.all_logs(found.run_id)]
-    assert output in told[1]
-    assert not [one for one in told if SECRET in one]
+    texts = [caplog.text, str(rows(queue, "SELECT output FROM {s}.batch"))]
+    texts += [str(one) for found in (done, again) for one in found.all_events]
+    texts += [str(one) for found in (done, again) for one in instance.all_logs(found.run_id)]
+    assert output in texts[1]
+    assert not [one for one in texts if SECRET in one]
 
 
 @pytest.mark.timeout(20 * PATIENCE)

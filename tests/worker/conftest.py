@@ -41,7 +41,7 @@ class Worker:
         lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return [line for line in lines if name in (None, line["event"])]
 
-    def told(self, name: str, times: int = 1) -> dict[str, Any]:
+    def event(self, name: str, times: int = 1) -> dict[str, Any]:
         """Wait for an event; gives the last one."""
 
         def came() -> bool:

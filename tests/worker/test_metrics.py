@@ -25,9 +25,9 @@ ALONE_OR_NOT = pytest.mark.parametrize(
 
 
 def scrape(worker: Worker) -> Samples:
-    told = worker.told("metrics")
-    assert told["address"] == "127.0.0.1"
-    with urllib.request.urlopen(f"http://127.0.0.1:{told['port']}/metrics", timeout=PATIENCE) as answer:
+    served = worker.event("metrics")
+    assert served["address"] == "127.0.0.1"
+    with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/metrics", timeout=PATIENCE) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         return parsed(answer.read().decode())
 
@@ -81,8 +81,8 @@ def test_the_counts_of_a_process_that_died_stay_and_its_job_is_not_in_flight(
     until(lambda: outcome(scrape(worker), "succeeded") == 5, "five jobs")
     queue.enqueue(spec, Work(n=5, note="wait"))
     until(lambda: scrape(worker)[FLIGHT] == 1, "a job in flight")
-    os.kill(worker.told("process_started")["pid"], signal.SIGKILL)
-    worker.told("process_started", times=2)
+    os.kill(worker.event("process_started")["pid"], signal.SIGKILL)
+    worker.event("process_started", times=2)
     samples = scrape(worker)
     assert (outcome(samples, "succeeded"), samples[FLIGHT]) == (5, 0)
     assert worker.stopped() == 0

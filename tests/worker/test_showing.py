@@ -57,7 +57,7 @@ def test_a_budget_ends_it(shop: Shop, cli: Cli, two: SqlQueue) -> None:
 
 def test_a_queue_that_is_removed_ends_every_process_with_its_code(shop: Shop, queue: SqlQueue) -> None:
     worker = shop.start("--processes", "2")
-    worker.told("process_started", times=2)
+    worker.event("process_started", times=2)
     rows(queue, "DELETE FROM {s}.bucket; DELETE FROM {s}.queue")
     assert worker.ended() == 5
     assert worker.errors.startswith("error: there is no queue 'work'")

@@ -85,7 +85,7 @@ def test_in_transactional_mode_the_batch_ends_with_the_job_in_hand(
     worker = shop.start("--mode", "transactional")
     begun(shop, worker)
     worker.signal()
-    worker.told("stopping")
+    worker.event("stopping")
     shop.go.touch()
     assert worker.ended() == 0
     # It says so before it does it: one or the other job may have begun in between.
@@ -160,7 +160,7 @@ def test_a_second_signal_stops_at_once(
     worker = shop.start(*ALL, "--drain-timeout", "none", *PATIENT, *processes)
     begun(shop, worker)
     worker.signal(signal.SIGINT)
-    worker.told("stopping")
+    worker.event("stopping")
     until(lambda: due(queue) == 20, "the others to be due")
     worker.signal(signal.SIGINT)
     assert worker.ended() == 7
@@ -205,8 +205,8 @@ def test_a_killed_process_is_replaced_and_its_jobs_come_again_after_the_lease(
     worker = shop.start(*claimed, "--processes", "2", "--lease", "10min")
     child = begun(shop, worker, 1 if claimed is ALL else 6)
     os.kill(child, signal.SIGKILL)
-    assert worker.told("process_died")["reason"] == "killed by SIGKILL"
-    worker.told("process_started", times=3)
+    assert worker.event("process_died")["reason"] == "killed by SIGKILL"
+    worker.event("process_started", times=3)
     assert queue.depth("work").running == 6
     make_due(queue)
     shop.go.touch()
@@ -235,7 +235,7 @@ def test_as_many_as_can_begin_are_claimed_and_a_stop_finishes_them(
     until(lambda: worker.events("stats")[-1:] and worker.events("stats")[-1]["in_flight"] == 3, "three jobs in flight")
     assert (queue.depth("work").running, due(queue)) == (3, 5)
     worker.signal()
-    worker.told("stopping")
+    worker.event("stopping")
     shop.go.touch()
     assert worker.ended() == 0
     assert shop.numbers("begun") == shop.numbers("done")
@@ -263,7 +263,7 @@ def test_async_handlers_are_cancelled_and_their_threads_do_not_keep_the_process(
     worker = shop.start("--drain-timeout", "none", "--grace", "1s", handler="tests.worker.jobs:handle_async")
     begun(shop, worker, 2)
     worker.signal()
-    worker.told("stopping")
+    worker.event("stopping")
     worker.signal()
     assert worker.ended() == 7
     assert not worker.events("abandoned")
@@ -302,12 +302,12 @@ def test_workers_come_and_go_and_every_job_is_done_once(shop: Shop, queue: SqlQu
         target = len(shop.history("done")) + apart
         until(lambda: len(shop.history("done")) >= target or queue.depth("work").live == 0)  # noqa: B023
         leaving = alive.pop(luck.randrange(2))
-        leaving.told("started")
+        leaving.event("started")
         codes.append(leaving.stopped())
         alive.append(shop.start("--batch", "40"))
     until(lambda: queue.depth("work").live == 0, "the end of every job")
     for worker in alive:
-        worker.told("started")
+        worker.event("started")
     codes += [worker.stopped() for worker in alive]
     assert codes == [0] * (changes + 2)
     assert shop.numbers("begun") == shop.numbers("done") == list(range(jobs))
@@ -331,7 +331,7 @@ def test_a_database_that_goes_away_is_waited_for(
             begun(shop, worker)
             until(lambda: states(queue) == {0: "succeeded"}, "the first job")
             server.stop()
-            worker.told("database_away")
+            worker.event("database_away")
             server.start()
             queue.enqueue(spec, Work(n=1))
             until(lambda: states(queue) == {0: "succeeded", 1: "succeeded"}, "the second job")

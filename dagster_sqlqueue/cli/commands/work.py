@@ -219,7 +219,7 @@ def work(
                 url = queue.database.url
                 assignment = Assignment(url, queue.database.schema, tuple(named), chosen)
                 code = _supervise(assignment, count, signals, progress, scraped)
-            progress.tell("stopped", exit_code=code)
+            progress.report("stopped", exit_code=code)
     if code:
         raise typer.Exit(code)
 
@@ -234,13 +234,13 @@ def _work_here(
 ) -> int:
     from dagster_sqlqueue.worker.worker import Worker
 
-    worker = Worker(queue, handlers, chosen, signals=signals, tell=progress.tell)
+    worker = Worker(queue, handlers, chosen, signals=signals, report=progress.report)
     stopper = Stopper(
         worker,
         signals,
         drain_timeout_seconds=chosen.drain_timeout_seconds,
         grace_seconds=chosen.grace_seconds,
-        notify=lambda word: progress.tell(word.replace(" ", "_")),
+        notify=lambda word: progress.report(word.replace(" ", "_")),
     )
     try:
         with scraped(worker.stats, progress), progress.of(worker.stats), stopper:
@@ -254,7 +254,7 @@ def _work_here(
 def _supervise(assignment: "Assignment", count: int, signals: Signals, progress: Progress, scraped: Scraped) -> int:
     from dagster_sqlqueue.worker.supervisor import Supervisor
 
-    supervisor = Supervisor(assignment, count, signals=signals, tell=progress.tell)
+    supervisor = Supervisor(assignment, count, signals=signals, report=progress.report)
     with scraped(supervisor.stats, progress), progress.of(supervisor.stats):
         return supervisor.run()
 
@@ -275,7 +275,7 @@ def _scraped(port: int | None, address: str) -> Scraped:
         registry = CollectorRegistry()
         registry.register(package.WorkerCollector(stats))
         with package.serve(registry, port=port, address=address) as listening:
-            progress.tell("metrics", address=f"[{address}]" if ":" in address else address, port=listening)
+            progress.report("metrics", address=f"[{address}]" if ":" in address else address, port=listening)
             yield
 
     return serving

@@ -68,7 +68,7 @@ class Progress:
         self._seen: deque[tuple[float, dict[str, int]]] = deque()
         self._ended = threading.Event()
 
-    def tell(self, name: str, **facts: Any) -> None:
+    def report(self, name: str, **facts: Any) -> None:
         """Show an event. Can be called from any thread."""
         with self._lock:
             self._event(name, facts)
@@ -149,7 +149,7 @@ def log(queue: "SqlQueue", *, as_json: bool, every_seconds: float | None) -> Ite
             write("stats", facts, f"{one.queue}: {done}, {rates[one.queue]:,.1f}/s{flight}; {_waiting(depth)}{error}")
 
     progress = Progress(queue, every_seconds or DEFAULT_EVERY_SECONDS, event, stats)
-    progress.tell("started")
+    progress.report("started")
     yield progress
 
 
