@@ -15,13 +15,10 @@ from dagster_sqlqueue.consumer.caller import Called, Caller, Prepared, UnderLeas
 from dagster_sqlqueue.consumer.handler import Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, settle_called
-from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Done, Outcome
 
 logger = logging.getLogger("dagster_sqlqueue")
-
-MAX_CONCURRENCY = 1_000
 
 _LOOK_SECONDS = 0.1
 """The pause between claims while a slot is free and nothing was due; and the longest that an outcome waits for others."""
@@ -44,16 +41,6 @@ class _Runner(Protocol):
 
     def close(self) -> None:
         """Let go of what is still under way."""
-
-
-def check_concurrency(concurrency: int) -> None:
-    """Raise an error if so many jobs cannot be handled at a time.
-
-    Raises:
-        InvalidInput: the number is out of range.
-    """
-    if not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
 
 
 def log_released(queue_name: str, jobs: Sequence[ClaimedJob]) -> None:

@@ -17,8 +17,8 @@ from dagster_sqlqueue.consumer.batch_size import BatchSize
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.consumer.concurrent import SideBySide, check_concurrency, log_released
-from dagster_sqlqueue.consumer.handler import AnyHandler, Shape
+from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
+from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_concurrency
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle

@@ -27,6 +27,8 @@ AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[
 
 DONE = Done()
 """Of a handler that returns None."""
+MAX_CONCURRENCY = 1_000
+
 _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
 
@@ -34,6 +36,16 @@ _MESSAGE_LIMIT = 1_000
 def is_async(handler: Any) -> bool:
     """Return whether the handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Raise an error if so many jobs cannot be handled at a time.
+
+    Raises:
+        InvalidInput: the number is out of range.
+    """
+    if not 1 <= concurrency <= MAX_CONCURRENCY:
+        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
 
 
 class Shape(enum.StrEnum):

@@ -11,8 +11,7 @@ from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.concurrent import check_concurrency
-from dagster_sqlqueue.consumer.handler import AsyncHandler, Handler
+from dagster_sqlqueue.consumer.handler import AsyncHandler, Handler, check_concurrency
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import Payload, QueueSpec

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.consumer.concurrent import check_concurrency
-from dagster_sqlqueue.consumer.handler import AsyncHandler, is_async
+from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, is_async
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput

@@ -41,6 +41,13 @@ def test_a_key_that_nobody_would_have_let_go_on_does(queue: SqlQueue, spec: Queu
     assert set(states(queue).values()) == {"succeeded"}
 
 
+def test_a_job_that_has_lost_its_place_in_line_is_not_parked(queue: SqlQueue) -> None:
+    put(queue, PLAIN, 1, ordering_key="k")
+    ids = [row[0] for row in rows(queue, "SELECT id FROM {s}.job")]
+    assert queue.database.run("park_waiting", {"queue": "work", "ids": ids}) == []
+    assert finish_all(queue) == [0]
+
+
 def _due(queue: SqlQueue) -> None:
     queue.complete(take(queue))
 

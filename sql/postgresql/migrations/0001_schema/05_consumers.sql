@@ -96,7 +96,8 @@ $$;
 -- Locks: the session's own rows. With the owner's rights, as disarm_waiter.
 CREATE FUNCTION sqlqueue.arm_waiter(wanted text, among smallint[], choosy boolean, seconds double precision) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_sort = off AS $$
 DECLARE
     armed integer;
 BEGIN
