@@ -1,5 +1,6 @@
 """What all commands share: which database they use, how they print results, how errors end."""
 
+import gc
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -114,6 +115,7 @@ class Session:
             queue = stack.enter_context(SqlQueue(database))
             if checked:
                 migrations.check(database)
+            gc.enable()
             yield queue
 
     def reachable(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias
 
 from dagster_sqlqueue.consumer.handler import (
     DONE,
+    TIMED_OUT,
     AsyncHandler,
     Handler,
     Shape,
@@ -146,7 +147,8 @@ class Caller(Generic[Payload]):
         try:
             for called in self._begun(jobs, in_hand):
                 if isinstance(called, Prepared):
-                    tasks[loop.create_task(handle_async(self.spec, self.handler, called))] = called.claimed
+                    until = in_hand.heartbeat.may_take_until(called.claimed)
+                    tasks[loop.create_task(handle_async(self.spec, self.handler, called, until))] = called.claimed
                 else:
                     yield called
             while tasks:
@@ -224,13 +226,23 @@ def handle_prepared(spec: QueueSpec[Payload], handler: Handler[Payload], prepare
 
 
 async def handle_async(
-    spec: QueueSpec[Payload], handler: AsyncHandler[Payload], prepared: Prepared[Payload]
+    spec: QueueSpec[Payload], handler: AsyncHandler[Payload], prepared: Prepared[Payload], until: float | None = None
 ) -> Outcome:
-    """Do the same for a handler that is awaited."""
+    """Do the same for a handler that is awaited. At its time-out it is cancelled, which is a `Retry` unless it ends in
+    another way.
+
+    Args:
+        spec: the queue.
+        handler: what is awaited.
+        prepared: the job.
+        until: the moment of `time.monotonic`, which event loops count by as well, of the time-out; None for none.
+    """
+    limit = asyncio.timeout_at(until)
     try:
-        outcome = outcome_of(await handler(prepared.job))
+        async with limit:
+            outcome = outcome_of(await handler(prepared.job))
     except (Exception, asyncio.CancelledError) as error:
-        outcome = failed(error)
+        outcome = TIMED_OUT if limit.expired() and isinstance(error, TimeoutError) else failed(error)
     return discreet(spec, outcome, *prepared)
 
 

@@ -221,7 +221,9 @@ class SideBySide:
     def _open(self) -> _Runner:
         if self._runner is None:
             caller = self.work.caller
-            self._runner = _Loop(caller) if caller.shape is Shape.ASYNC else _Threads(caller, self.concurrency)
+            self._runner = (
+                _Loop(caller, self.heartbeat) if caller.shape is Shape.ASYNC else _Threads(caller, self.concurrency)
+            )
         return self._runner
 
     def _close(self) -> None:
@@ -274,14 +276,16 @@ class _Threads:
 class _Loop:
     """An async handler on the caller's event loop, which runs while outcomes are waited for."""
 
-    def __init__(self, caller: Caller[Any]) -> None:
+    def __init__(self, caller: Caller[Any], heartbeat: Heartbeat) -> None:
         self._caller = caller
+        self._heartbeat = heartbeat
         self._loop = caller.running_loop()
         self._tasks: dict[asyncio.Task[Outcome], ClaimedJob] = {}
 
     def start(self, claimed: ClaimedJob, job: Prepared[Any]) -> None:
         """Begin a job as a task."""
-        made = handle_async(self._caller.spec, self._caller.handler, job)
+        until = self._heartbeat.may_take_until(claimed)
+        made = handle_async(self._caller.spec, self._caller.handler, job, until)
         self._tasks[self._loop.create_task(made)] = claimed
 
     def ended(self, seconds: float) -> list[Called]:

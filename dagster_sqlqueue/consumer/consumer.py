@@ -69,8 +69,8 @@ class Consumer(Generic[Payload]):
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which works one job after another.
         lease_seconds: of its claims; None: the queue's, which is read again as it runs.
-        job_timeout_seconds: past it a job's lease is not extended any more, unless the job says otherwise; None for ten
-            leases.
+        job_timeout_seconds: past it a job's lease is not extended any more, and an async handler of one job is cancelled,
+            unless the job says otherwise; None for ten leases.
         mode: leased or transactional.
         filter: take only jobs that fit; it belongs to this consumer alone.
         region: buckets of this region are worked off first.

@@ -27,6 +27,10 @@ AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[
 
 DONE = Done()
 """Of a handler that returns None."""
+
+TIMED_OUT = Retry("the handler was cancelled at the time-out of its job")
+"""Of an async handler."""
+
 MAX_CONCURRENCY = 1_000
 
 _ERROR_LIMIT = 10_000

@@ -116,6 +116,13 @@ class Heartbeat:
                 return threading.Event()
             return self._cancellations.setdefault(key, threading.Event())
 
+    def may_take_until(self, job: ClaimedJob) -> float | None:
+        """Return the moment of `time.monotonic` at which the time-out of a job that has begun is over; None if no handler
+        is at it.
+        """
+        with self._lock:
+            return self._may_take_until.get(id(job))
+
     def end(self, job: ClaimedJob | None = None) -> None:
         """Note that the handler of this job, or of all that were begun, returned."""
         with self._lock:

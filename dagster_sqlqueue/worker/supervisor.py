@@ -28,7 +28,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.worker.handlers import load
 from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, Stopper, leave_soon
 from dagster_sqlqueue.worker.stats import Report, WorkerStats, added
-from dagster_sqlqueue.worker.worker import POOL_SIZE, Worker, WorkOptions
+from dagster_sqlqueue.worker.worker import Worker, WorkOptions, pool_size
 
 _REPORT_SECONDS = 0.5
 _SHORT_LIFE_SECONDS = 10.0
@@ -259,13 +259,14 @@ def _child(connection: "Connection[Any, Any]", assignment: Assignment, budget_se
 
     options = assignment.options
     try:
+        handlers = [(load(reference), weight) for reference, weight in assignment.handlers]
+        connections = pool_size(handlers, options)
         with (
             Signals() as signals,
             SqlQueue(
-                assignment.url, schema=assignment.schema, pool_size=POOL_SIZE, application_name="sqlqueue work"
+                assignment.url, schema=assignment.schema, pool_size=connections, application_name="sqlqueue work"
             ) as queue,
         ):
-            handlers = [(load(reference), weight) for reference, weight in assignment.handlers]
             own = replace(options, budget_seconds=budget_seconds)
             worker = Worker(queue, handlers, own, signals=signals, report=report)
             stopper = Stopper(

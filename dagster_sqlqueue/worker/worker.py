@@ -2,13 +2,12 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, is_async
-from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
@@ -20,8 +19,8 @@ from dagster_sqlqueue.worker.handlers import QueueHandler
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals
 from dagster_sqlqueue.worker.stats import HandlerTimes, Report, WorkerStats, first_line
 
-POOL_SIZE = 4
-"""Connections that a worker needs: to work, extend leases, wait, and release jobs."""
+_POOL_SIZE = 4
+"""Connections that are needed by each thread that works: to work, extend leases, wait, and release jobs."""
 
 ASYNC_CONCURRENCY = 100
 """Jobs that an async handler is at, unless a number is given: as many as a `Consumer` claims for one."""
@@ -73,10 +72,11 @@ class WorkOptions:
 
 
 class Worker:
-    """Consume the queues of some handlers in this thread, each with its share; or that of one, several jobs at a time.
+    """Consume the queues of some handlers: in this thread, where they take turns, each with its share; or, if one of them
+    handles several jobs at a time, each in a thread of its own, where none waits for another.
 
     Args:
-        queue: where the queues are; its pool needs `POOL_SIZE` connections.
+        queue: where the queues are; its pool needs as many connections as `pool_size` says.
         handlers: the handlers, each with its weight.
         options: how.
         signals: interrupts a handler when its time is up; None: nothing does.
@@ -104,13 +104,14 @@ class Worker:
         check_handlers(handlers, options)
         self._consumers: dict[Consumer[Any], float] = {}
         self._names: list[str] = []
+        threads = _threads(handlers, options)
         for declared, weight in handlers:
             self._times[declared.spec.name] = HandlerTimes()
             concurrency = concurrency_of(declared, options)
             consumer = Consumer(
                 queue,
                 declared.spec,
-                self._watched(declared, interruptible=concurrency is None),
+                self._watched(declared, interruptible=concurrency is None and threads == 1),
                 batch_size=options.batch_size,
                 concurrency=concurrency,
                 lease_seconds=declared.lease_seconds if options.lease_seconds is None else options.lease_seconds,
@@ -122,7 +123,8 @@ class Worker:
             )
             self._consumers[consumer] = weight
             self._names.append(declared.spec.name)
-        self._weighted = WeightedConsumers(self._consumers) if len(self._consumers) > 1 else None
+        self._parallel = threads > 1
+        self._weighted = WeightedConsumers(self._consumers) if len(self._consumers) > 1 and not self._parallel else None
 
     def run(self) -> None:
         """Work until an order to stop, or, as the options say, until nothing is due or the time is up. It waits for a
@@ -136,24 +138,15 @@ class Worker:
             CutOff: handlers were interrupted; their jobs were given back.
         """
         began = time.monotonic()
-        away = 0
-        while not self._stopping.is_set():
-            budget = self._options.budget_seconds
-            left = None if budget is None else budget - (time.monotonic() - began)
-            if left is not None and left <= 0:
-                return
-            handled = sum(stats.handled for stats in self.stats())
-            try:
-                self._drain(left)
-                if any(consumer.cut_off for consumer in self._consumers):
-                    raise CutOff
-                return
-            except DatabaseUnavailable as error:
-                if self._options.drain or self._stopping.is_set():
-                    raise
-                away = 1 if sum(stats.handled for stats in self.stats()) > handled else away + 1
-                self._report("database_away", error=first_line(error))
-                self._stopping.wait(_AWAY(away))
+        if self._parallel:
+            self._work_in_threads(began)
+        elif self._weighted is not None:
+            self._work(self._weighted.drain, list(self._consumers), began)
+        else:
+            (consumer,) = self._consumers
+            self._work(consumer.drain, [consumer], began)
+        if any(consumer.cut_off for consumer in self._consumers):
+            raise CutOff
 
     def stop(self) -> None:
         """Begin no more jobs; those that were claimed and not begun are released now. May come from any thread.
@@ -192,12 +185,55 @@ class Worker:
             for name, consumer in zip(self._names, self._consumers, strict=True)
         ]
 
-    def _drain(self, budget_seconds: float | None) -> DrainSummary | list[DrainSummary]:
-        linger = 0.0 if self._options.drain else float("inf")
-        if self._weighted is not None:
-            return self._weighted.drain(budget_seconds=budget_seconds, linger_seconds=linger)
-        (consumer,) = self._consumers
-        return consumer.drain(budget_seconds=budget_seconds, linger_seconds=linger)
+    def _work(self, drain: Callable[..., object], consumers: Sequence[Consumer[Any]], began: float) -> None:
+        """Drain, as long as the options say, and again when the database is back."""
+        options = self._options
+        linger = 0.0 if options.drain else float("inf")
+        away = 0
+        while not self._stopping.is_set():
+            left = None if options.budget_seconds is None else options.budget_seconds - (time.monotonic() - began)
+            if left is not None and left <= 0:
+                return
+            claimed = sum(consumer.summary.claimed for consumer in consumers)
+            try:
+                drain(budget_seconds=left, linger_seconds=linger)
+                return
+            except DatabaseUnavailable as error:
+                if options.drain or self._stopping.is_set():
+                    raise
+                away = 1 if sum(consumer.summary.claimed for consumer in consumers) > claimed else away + 1
+                self._report("database_away", error=first_line(error))
+                self._stopping.wait(_AWAY(away))
+
+    def _work_in_threads(self, began: float) -> None:
+        """Drain each queue in a thread of its own. The first error ends them all."""
+        errors: list[BaseException] = []
+
+        def work(consumer: Consumer[Any]) -> None:
+            try:
+                self._work(consumer.drain, [consumer], began)
+            except BaseException as error:
+                errors.append(error)
+                self._stopping.set()
+                for other in self._consumers:
+                    other.stop()
+
+        while True:
+            claimed = self._claimed()
+            # An executor's threads would be waited for by a process that ends without its handlers.
+            threads = [threading.Thread(target=work, args=(consumer,), daemon=True) for consumer in self._consumers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            if errors:
+                raise errors[0]
+            # What a handler enqueued into a queue that was empty already.
+            if self._stopping.is_set() or self._claimed() == claimed:
+                return
+
+    def _claimed(self) -> int:
+        return sum(consumer.summary.claimed for consumer in self._consumers)
 
     def _note(self, declared: QueueHandler[Any], job: Job[Any], error: str) -> None:
         self._errors[declared.spec.name] = redacted_text.scrub(declared.spec.payload, error, job.payload)
@@ -252,12 +288,17 @@ def concurrency_of(declared: QueueHandler[Any], options: WorkOptions) -> int | N
     return None if given == 1 else given
 
 
+def pool_size(handlers: Sequence[tuple[QueueHandler[Any], float]], options: WorkOptions) -> int:
+    """Return how many connections a worker of these handlers needs at most."""
+    return _POOL_SIZE * _threads(handlers, options)
+
+
 def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]], options: WorkOptions) -> None:
     """Raise an error if these cannot work in one process.
 
     Raises:
-        InvalidInput: there is none, two of them have the same queue, or one works on jobs side by side, and there are
-            others, or the mode is transactional.
+        InvalidInput: there is none, two of them have the same queue, or one handles several jobs at a time, and the mode is
+            transactional, or weights are given.
     """
     names = [declared.spec.name for declared, _ in handlers]
     if not names:
@@ -277,11 +318,19 @@ def check_handlers(handlers: Sequence[tuple[QueueHandler[Any], float]], options:
                 f"queue {declared.spec.name!r} is to be worked off {what} and in transactional mode, which works one job"
                 f" after another on one connection; leave --mode transactional out, or {cure}"
             )
-        if len(handlers) > 1:
-            raise InvalidInput(
-                f"queue {declared.spec.name!r} is to be worked off {what} and beside other handlers, which take turns with"
-                f" one job at a time; start a worker for each handler, or {cure}"
-            )
+        for other, weight in handlers:
+            if weight != 1:
+                raise InvalidInput(
+                    f"queue {other.spec.name!r} has the weight {weight:g}, and queue {declared.spec.name!r} is to be worked"
+                    f" off {what}: then no queue waits for another, and each has as many jobs at a time as its own"
+                    f" concurrency says; leave the weight out, or {cure}"
+                )
+
+
+def _threads(handlers: Sequence[tuple[QueueHandler[Any], float]], options: WorkOptions) -> int:
+    """Return how many threads work: one for all handlers that take turns, else one for each."""
+    takes_turns = all(concurrency_of(declared, options) is None for declared, _ in handlers)
+    return 1 if takes_turns else len(handlers)
 
 
 def _described(error: Exception) -> str:

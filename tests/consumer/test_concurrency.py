@@ -147,6 +147,39 @@ def test_async_jobs_of_an_interrupted_drain_are_given_back(queue: SqlQueue, spec
     assert (depth.running, depth.ready) == (0, 10)
 
 
+@pytest.mark.parametrize("concurrency", [None, 2], ids=["a batch at a time", "slots"])
+def test_an_async_handler_is_cancelled_at_the_timeout_of_its_job(
+    queue: SqlQueue, spec: QueueSpec[Work], concurrency: int | None
+) -> None:
+    """Its place is free then; a handler may still end its job as it likes."""
+
+    async def handle(job: Job[Work]) -> Done | None:
+        match job.payload.note:
+            case "hang":
+                await asyncio.sleep(3_600)
+            case "tidy up":
+                try:
+                    await asyncio.sleep(3_600)
+                except asyncio.CancelledError:
+                    return Done({"n": job.payload.n})
+            case "fail":
+                async with asyncio.timeout(0.001):
+                    await asyncio.sleep(3_600)
+        return None
+
+    for n, note in enumerate(["hang", "hang", "tidy up", "tidy up"]):
+        queue.enqueue(spec, NewJob(Work(n=n, note=note), timeout_seconds=0.05, max_attempts=1))
+    queue.enqueue(spec, NewJob(Work(n=4, note="fail"), max_attempts=1))
+    queue.enqueue_many(spec, [Work(n=n) for n in range(5, 10)])
+    summary = Consumer(queue, spec, handle, concurrency=concurrency).drain()
+    assert (summary.succeeded, summary.failed, summary.stale) == (7, 3, 0)
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive WHERE result IS NOT NULL") == 2
+    errors = dict(rows(queue, "SELECT (payload->>'n')::int, last_error FROM {s}.job_archive WHERE state = 'failed'"))
+    assert set(errors) == {0, 1, 4}
+    assert errors[0] == errors[1] == "the handler was cancelled at the time-out of its job"
+    assert errors[4].startswith("TimeoutError")
+
+
 @pytest.mark.parametrize("strategy", ["round_robin", "fifo", "fanout", "assign", "token"])
 def test_what_may_have_killed_its_consumer_runs_with_nothing_beside_it(
     queue: SqlQueue, spec: QueueSpec[Work], strategy: str

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dagster_sqlqueue
-from dagster_sqlqueue import Backoff, Cancel, Job, QueueSpec, handles
+from dagster_sqlqueue import Backoff, Cancel, Job, QueueSpec, SqlQueue, handles
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.support import Work
 
@@ -70,7 +70,31 @@ def handle(job: Job[Work]) -> Cancel | None:
 @handles(other)
 def handle_other(job: Job[Work]) -> None:
     """The other queue's."""
+    note("begun", job)
+    if job.payload.note == "wait":
+        wait_for_go()
     note("done", job)
+
+
+def pass_on(job: Job[Work], to: QueueSpec[Work]) -> None:
+    """Enqueue the next lower number elsewhere, unless this is the last one."""
+    note("begun", job)
+    if job.payload.n > 0:
+        with SqlQueue(os.environ["SQLQUEUE_URL"], schema=os.environ["SQLQUEUE_SCHEMA"]) as queue:
+            queue.enqueue(to, Work(n=job.payload.n - 1))
+    note("done", job)
+
+
+@handles(work)
+async def pass_to_other(job: Job[Work]) -> None:
+    """Enqueue into the other queue."""
+    await asyncio.to_thread(pass_on, job, other)
+
+
+@handles(other)
+def pass_to_work(job: Job[Work]) -> None:
+    """Enqueue back."""
+    pass_on(job, work)
 
 
 @handles(work, concurrency=3)

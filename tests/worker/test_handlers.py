@@ -72,7 +72,7 @@ BAD = {
     "tests/worker/jobs.py:handle": "names no function",
     "no_such_module:handle": "there is no module 'no_such_module' here",
     "tests.no_such_module:handle": "there is no module 'tests.no_such_module' here",
-    "tests.worker.jobs:nothing": "has no 'nothing'; its handlers are: handle, handle_other, handle_async, by_batch",
+    "tests.worker.jobs:nothing": "has no 'nothing'; its handlers are: handle, handle_other, pass_to_other, pass_to_work,",
     "tests.worker.support_that_is_not:x": "there is no module",
     "tests.cli.support:nothing": "has no 'nothing'; it has no handler",
     "tests.worker.jobs:plain": "is a function without a queue; decorate the function with @handles(spec)",
@@ -157,7 +157,10 @@ def test_what_the_command_refuses(cli: Cli) -> None:
             ["--concurrency", "2", "--mode", "transactional"],
             "with concurrency 2 and in transactional mode, which works one",
         ),
-        (["--concurrency", "2", other], "with concurrency 2 and beside other handlers, which take turns"),
+        (
+            ["--concurrency", "2", f"{other}=3"],
+            "queue 'other' has the weight 3, and queue 'work' is to be worked off with",
+        ),
     ):
         assert message in cli.refused(2, "work", known, *arguments)
     assert "with an async handler and in transactional mode" in cli.refused(2, "work", later, "--mode", "transactional")

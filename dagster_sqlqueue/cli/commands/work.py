@@ -42,7 +42,8 @@ def work(
         typer.Argument(
             metavar="MODULE:HANDLER[=WEIGHT]",
             help="Functions bound to their queues with @handles(spec), or Dagster's queue_consumers. Several take"
-            " turns, each with a share of the jobs by its weight. Default weight: 1.",
+            " turns, each with a share of the jobs by its weight (default: 1); with a concurrency, or an async one among"
+            " them, none waits for another.",
         ),
     ],
     batch: Annotated[
@@ -59,9 +60,9 @@ def work(
         typer.Option(
             metavar="N",
             show_default=False,
-            help="Jobs handled at a time in each process, 1 to 1000: in as many threads, or by an async handler on its"
-            " event loop. A job is claimed only when it can begin. Default: as the handler declares it, else 1, or 100"
-            " for an async one.",
+            help="Jobs that each handler handles at a time in each process, 1 to 1000: in as many threads, or, if it is"
+            " async, on its event loop. A job is claimed only when it can begin. Default: as the handler declares it, else"
+            " 1, or 100 for an async one.",
         ),
     ] = None,
     mode: Annotated[
@@ -172,7 +173,7 @@ def work(
 
     sqlqueue work handlers:send_email=3 handlers:write_report=1 --processes 4
 
-    sqlqueue work handlers:send_email --concurrency 20
+    sqlqueue work handlers:send_email handlers:fetch_page --concurrency 20
 
     sqlqueue work handlers:send_email --drain --mode transactional
 
@@ -180,7 +181,7 @@ def work(
     """
     from dagster_sqlqueue.consumer.start import ensure_queue
     from dagster_sqlqueue.worker.supervisor import Assignment
-    from dagster_sqlqueue.worker.worker import POOL_SIZE, WorkOptions, check_handlers
+    from dagster_sqlqueue.worker.worker import WorkOptions, check_handlers, pool_size
 
     chosen = WorkOptions(
         batch_size=None if batch is None else options.whole("--batch", batch),
@@ -208,7 +209,7 @@ def work(
     named = [_weighted(text) for text in handlers]
     loaded = [(load(reference), weight) for reference, weight in named]
     check_handlers(loaded, chosen)
-    with session.queue(pool_size=POOL_SIZE) as queue:
+    with session.queue(pool_size=pool_size(loaded, chosen)) as queue:
         for declared, _ in loaded:
             ensure_queue(queue, declared.spec, create=not no_create)
         show = screen if not session.as_json and sys.stdout.isatty() else log
