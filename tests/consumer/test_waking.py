@@ -33,8 +33,8 @@ NEVER = 3_600.0
 
 @pytest.fixture
 def deaf_but_for_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiters that look once after they have armed themselves, and then once an hour: a notification is what ends a wait."""
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", NEVER)
+    """Waiters that poll once after they have armed themselves, and then once an hour: a notification is what ends a wait."""
+    monkeypatch.setattr(waiting, "POLL_SECONDS", NEVER)
     monkeypatch.setattr(waiting, "_FIRST_ARMED_SECONDS", 3 * NEVER)
     monkeypatch.setattr(waiting, "_LAST_ARMED_SECONDS", 3 * NEVER)
     monkeypatch.setattr(waiting, "_LAST_PAUSE_SECONDS", 0.0)
@@ -211,7 +211,7 @@ def test_who_rolls_back_leaves_the_waiter_to_others(queue: SqlQueue, spec: Queue
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_that_keeps_its_snapshot_tells_all_who_listen(
+def test_a_transaction_that_keeps_its_snapshot_notifies_all_who_listen(
     queue: SqlQueue, spec: QueueSpec[Work], url: str, level: str
 ) -> None:
     """It would not see who has armed himself since, and fail over one who was taken by another."""
@@ -266,23 +266,23 @@ def test_what_came_between_the_claim_and_the_arming_is_found_at_once(
         assert waiter.wait(PATIENCE)
 
 
-def test_where_a_look_takes_long_the_next_ones_begin_at_the_head_hints(
+def test_where_a_poll_takes_long_the_next_ones_begin_at_the_head_hints(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch, deaf_but_for_notifications: None
 ) -> None:
-    """And find what came since, but not what is due before them; that is found when the next look is a whole one again."""
+    """And find what came since, but not what is due before them; that is found when the next poll is a whole one again."""
     monkeypatch.setattr(waiting, "_SLOW_SECONDS", -1.0)
     long_ago = datetime(2000, 1, 1, tzinfo=UTC)
     with Waiter(queue.catalog, "work", "w") as waiter:
         assert not waiter.wait(0)
         rows(queue, "UPDATE {s}.bucket SET head_hint = now(), swept_at = now() + interval '1 hour'")
         queue.enqueue(spec, NewJob(Work(n=1), run_at=long_ago))
-        assert waiter._look([]) == (None, [])
+        assert waiter._poll([]) == (None, [])
         queue.enqueue(spec, Work(n=2))
-        (due_in, _) = waiter._look([])
+        (due_in, _) = waiter._poll([])
         assert due_in is not None
         assert -PATIENCE < due_in <= 0
-        waiter._glance_until = 0.0
-        (due_in, _) = waiter._look([])
+        waiter._hinted_until = 0.0
+        (due_in, _) = waiter._poll([])
         assert due_in is not None
         assert due_in < -1e8
 
@@ -403,7 +403,7 @@ with SqlQueue(sys.argv[1], schema=sys.argv[2]) as queue:
 def test_a_job_that_woke_a_process_that_does_nothing_is_found_by_another(
     queue: SqlQueue, spec: QueueSpec[Work], url: str, how: signal.Signals
 ) -> None:
-    """By the look that each waiter takes once a second."""
+    """By the poll that each waiter makes once a second."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, url, queue.database.schema], stdout=subprocess.PIPE, env={**os.environ}
     )
@@ -437,7 +437,7 @@ def test_a_notification_that_comes_while_a_statement_runs_is_heard(queue: SqlQue
         assert not waiter.wait(0)
         queue.enqueue(spec, Work(n=1))
         # What it says by itself comes with what was sent before.
-        waiter._listener.run("waiter_look", {"queue": "work", "buckets": None, "open": []})
+        waiter._listener.run("waiter_poll", {"queue": "work", "buckets": None, "open": []})
         claim(queue)
         assert waiter.wait(PATIENCE)
 

@@ -3,7 +3,7 @@
 Its processes pass by gates at each hand-over, and the runs write a history. Where the tests have them:
 
 - `loading`: a run's process, before it has loaded this module.
-- `<queue>.looking`, `<queue>.reserved`: a tick, before it reads, and when it has reserved slots for its runs.
+- `<queue>.reading`, `<queue>.reserved`: a tick, before it reads, and when it has reserved slots for its runs.
 - `<queue>.opened`: a run that has not said yet that its slot is in use; `<queue>.claiming`: before its first claim.
 - `<queue>.handling`: in the middle of its first batch; `<queue>.ending`: a batch was worked off and is about to be ended;
   `<queue>.ended`: it is, and the next one was taken.
@@ -98,7 +98,7 @@ class Watched(SqlQueue):
             history.note("run", pid=os.getpid(), **this_run)
 
     def peek_heads(self, name: str) -> Any:
-        gates.pass_by(f"{name}.looking", queue=name)
+        gates.pass_by(f"{name}.reading", queue=name)
         return super().peek_heads(name)
 
 

@@ -49,7 +49,7 @@ DUPLICATES = sized(1, 5)
 SEEN_AGAIN = {
     "a group of which all get it": "went to more than one that compete",
     "ids that are new each time": "jobs for copy0",
-    "a look past the archive": "jobs for copy0",
+    "a search past the archive": "jobs for copy0",
 }
 """Bugs that show when a message is sent again, and how."""
 

@@ -51,7 +51,7 @@ PLANTS = {
         "sha256(uuid_send(m.id) || convert_to(one",
         "sha256(uuid_send(gen_random_uuid()) || convert_to(one",
     ),
-    "a look past the archive": ("drop_already_finished", "WHERE j.id = ANY", "WHERE false AND j.id = ANY"),
+    "a search past the archive": ("drop_already_finished", "WHERE j.id = ANY", "WHERE false AND j.id = ANY"),
     "filters that are not asked": ("publish", "m.payload @> s.payload", "true"),
 }
 """Bugs by name, as those of `worker`."""

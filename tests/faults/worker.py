@@ -71,7 +71,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     ),
     "a limit beside turns that allows one more": ("limit_allowance", "q.max_running - ", "q.max_running + 1 - "),
     "starts beside turns that are not noted": ("rate_note", "statement_timestamp(), ", "'-infinity', 0 * 1 + "),
-    "a look that does not lock": ("pick_round_robin", "FOR UPDATE SKIP LOCKED", ""),
+    "a pick that does not lock": ("pick_round_robin", "FOR UPDATE SKIP LOCKED", ""),
     "a heartbeat that revives a lease": (
         "heartbeat",
         "AND (j.available_at > statement_timestamp() OR NOT (j.limited OR j.order_no IS NOT NULL))",

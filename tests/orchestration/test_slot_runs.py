@@ -374,7 +374,7 @@ def test_a_run_works_off_what_it_was_given_beside_its_own(
     monkeypatch: pytest.MonkeyPatch,
     transactional: bool,
 ) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.consumer.queue_view._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.queue_view._REFRESH_SECONDS", 0.0)
 
     acquired = slots.acquire(queue, "work", 0, [0], seconds=3_600, sensor=SENSOR)
     assert acquired is not None

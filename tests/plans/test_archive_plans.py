@@ -271,7 +271,7 @@ def test_days_of_live_jobs_read_the_rows_of_the_queue_alone(explain: Explainer, 
     assert plan.buffers <= 2 * DAILY + SLACK
 
 
-def test_days_of_instants_cost_one_look_at_the_zones_beside_the_rows(explain: Explainer) -> None:
+def test_days_of_instants_read_the_zones_once_beside_the_rows(explain: Explainer) -> None:
     """And the function that finds the day is part of the statement, whatever is given to it."""
     first, until = whole_days(explain, 1)
     explained = {
@@ -392,7 +392,7 @@ def test_taking_out_of_the_archive(explain: Explainer, verb: str, count: int) ->
 
 @pytest.mark.parametrize("verb", ["select_archived", "select_dead"])
 @pytest.mark.parametrize("scan", [100, 1_000])
-def test_looking_through_the_archive(explain: Explainer, verb: str, scan: int) -> None:
+def test_searching_the_archive(explain: Explainer, verb: str, scan: int) -> None:
     ((at, row),) = explain.run(
         "SELECT finished_at::text, id FROM {s}.job_archive WHERE queue = 'events'"
         " ORDER BY finished_at DESC OFFSET 2000 LIMIT 1"
@@ -416,7 +416,7 @@ def test_looking_through_the_archive(explain: Explainer, verb: str, scan: int) -
 
 
 @pytest.mark.parametrize("scan", [100, 1_000])
-def test_looking_through_a_bucket(explain: Explainer, scan: int) -> None:
+def test_searching_a_bucket(explain: Explainer, scan: int) -> None:
     plan = explain(
         "select_live",
         queue="events",

@@ -172,7 +172,7 @@ def test_enqueue_many(calling: Calling, on_duplicate: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["peek('work', 100)", "depth('work', 1000)"])
-def test_looks(calling: Calling, call: str) -> None:
+def test_reads(calling: Calling, call: str) -> None:
     calling(call)
     assert calling(call) <= 4_000 + 14 * LANES + FIXED
 
@@ -186,7 +186,7 @@ def explained(backlog: SqlQueue, name: str, **given: object) -> Plan:
     names = list(dict.fromkeys(re.findall(r"param\.([a-z_]+)", text)))
     for number, parameter in enumerate(names, 1):
         text = re.sub(rf"param\.{parameter}\b", f"${number}", text)
-    types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "look": "integer"}
+    types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "per_bucket": "integer"}
     types |= {"buckets": "smallint[]", "hints": "text[]", "lease_seconds": "float8", "worker": "text", "ids": "uuid[]"}
     types |= {"lease_nos": "bigint[]", "suspects": "boolean"}
     with undone(backlog, "force_generic_plan") as connection:
@@ -214,7 +214,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
         buckets=EVERYWHERE,
         hints=[],
         limit=limit,
-        look=limit,
+        per_bucket=limit,
         lease_seconds=60.0,
         worker="w",
         suspects=True,

@@ -84,7 +84,7 @@ def test_choosing(explain: Explainer, revision: int, choice: Choice, limit: int,
         buckets=EVERYWHERE,
         hints=begin,
         limit=limit,
-        look=limit,
+        per_bucket=limit,
         **choice.more,
     )
     assert plan.scans() <= BY_CLAIM | BY_ID
@@ -108,7 +108,7 @@ def test_choosing_where_nothing_is_due(explain: Explainer, revision: int, choice
         buckets=list(range(16, 32)) if where == "other buckets" else EVERYWHERE,
         hints=hints("2999-01-01") if where == "hinted past it" else FROM_THE_BEGINNING,
         limit=100,
-        look=100,
+        per_bucket=100,
         **choice.more,
     )
     assert plan.scans() <= BY_CLAIM | BY_ID
@@ -160,7 +160,7 @@ def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choi
         buckets=list(range(WIDE)),
         hints=FROM_THE_BEGINNING,
         limit=1,
-        look=1,
+        per_bucket=1,
         **choice.more,
     )
     assert plan.scans() <= BY_CLAIM | BY_ID
@@ -170,7 +170,7 @@ def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choi
     assert explain.run(chosen) == [(1,)] if choice.name == "mark_token" else plan.root["Actual Rows"] == 1
 
 
-def test_a_look_at_the_heads_of_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer) -> None:
+def test_reading_the_heads_of_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer) -> None:
     explain.run(WIDE_QUEUE, WIDE)
     explain.run("INSERT INTO {s}.bucket (queue, bucket) SELECT 'wide', generate_series(0, %s - 1)", WIDE)
     explain.run(ONLY_JOB, WIDE - 1)
