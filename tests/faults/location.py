@@ -39,7 +39,8 @@ from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 from tests.faults.gates import Gates
-from tests.faults.worker import History, Witness
+from tests.faults.task import History
+from tests.faults.worker import Witness
 from tests.support import Work
 
 LEASE_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_LEASE", "4"))

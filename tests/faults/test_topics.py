@@ -13,6 +13,7 @@ import pytest
 from dagster_sqlqueue import Consumer, QueueSpec
 from dagster_sqlqueue.topics import Topics
 from tests.faults.conftest import Fleet
+from tests.faults.task import History
 from tests.faults.topical import (
     COPY_NAMES,
     MOVE_NAMES,
@@ -32,7 +33,6 @@ from tests.faults.topical import (
     subscribe,
     work_off,
 )
-from tests.faults.worker import History
 from tests.gate.patience import sized
 from tests.support import Work, until, value
 from tests.support.few import few

@@ -1,8 +1,8 @@
 """What the SQL functions read, on 200,000 jobs: each call as a whole, and the statements in them with their generic plans.
 
 A call is measured from outside: the pages that it touched, in whatever statement, and the rows of tables of jobs that were
-read otherwise than by an index. The bounds are those of the statements (see test_plans), and for each job of a claim the row
-once more, through the primary key. A call that was made before has its plans.
+read otherwise than by an index. The bounds are those of the statements (see test_claim_plans and test_job_plans), and for
+each job of a claim the row once more, through the primary key. A call that was made before has its plans.
 """
 
 import re
@@ -16,8 +16,7 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.schema import functions
-from tests.plans.explaining import BY_ID, LANES, SLACK, Fetched, Plan, due, running
-from tests.plans.test_plans import BY_CLAIM, EVERYWHERE
+from tests.plans.explaining import BY_CLAIM, BY_ID, EVERYWHERE, LANES, SLACK, Fetched, Plan, due, running
 from tests.plans.undoing import undone
 from tests.support.few import few
 

@@ -208,7 +208,7 @@ CHOOSING = {
     "pick_fifo": 35,
     "list_executable": 30,
 }
-"""How many pages each touches for a job of its limit: see test_plans."""
+"""How many pages each touches for a job of its limit: see test_claim_plans."""
 BY_IDS = [
     "grant", "grant_assign", "complete_plain", "complete", "requeue", "hold_running", "heartbeat", "lock_leased",
     "complete_plain_locked", "complete_locked", "return_locked", "pick_ids",

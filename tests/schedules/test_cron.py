@@ -187,7 +187,7 @@ def minute_by_minute(expression: str, zone: ZoneInfo, begin: datetime, days: int
     parts=st.tuples(*(st.sampled_from(FIELD[name]) for name in ("minute", "hour", "day", "dow"))),
     asked=st.integers(0, 4 * 24 * 60 * 60),
 )
-def test_ticks_are_those_found_minute_by_minute_at_every_minute(
+def test_ticks_are_those_found_at_every_minute(
     zone: str, begin: datetime, parts: tuple[str, str, str, str], asked: int
 ) -> None:
     minute, hour, day, dow = parts
