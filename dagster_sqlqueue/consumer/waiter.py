@@ -89,7 +89,7 @@ class Waiter:
             SchemaMissing, AccessRefused: see the classes.
         """
         try:
-            self._refresh()
+            self._stay_registered()
         except BaseException:
             self._listener.close()
             raise
@@ -238,13 +238,13 @@ class Waiter:
     def _became_known(self) -> bool:
         """Stay known and listening; returns whether it was not so until now, and notifications may have been missed."""
         missed = time.monotonic() >= self._known_until
-        self._refresh()
+        self._stay_registered()
         if self._listener.connect():
             missed = True
             self._armed_until = 0.0
         return missed and self.listening and time.monotonic() < self._known_until
 
-    def _refresh(self) -> None:
+    def _stay_registered(self) -> None:
         if time.monotonic() + REGISTERED_SECONDS / 2 < self._known_until:
             return
         try:
