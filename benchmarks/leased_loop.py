@@ -70,6 +70,6 @@ def _buckets(place: Place, name: str) -> list[int]:
 
 
 def _behind(bucket: int, buckets: list[int]) -> list[int]:
-    """The next look begins behind the bucket that the last one found something in, as a consumer's does."""
+    """The next search begins behind the bucket that the last one found something in, as a consumer's does."""
     turn = buckets.index(bucket) + 1
     return [*buckets[turn:], *buckets[:turn]]

@@ -9,12 +9,12 @@ import psutil
 
 @contextlib.contextmanager
 def peak() -> Iterator[Callable[[], float]]:
-    """The most resident memory, in MB, that this process and all below it, PostgreSQL aside, have at a time, looked at ten
+    """The most resident memory, in MB, that this process and all below it, PostgreSQL aside, have at a time, measured ten
     times a second.
     """
     most, over, me = 0, threading.Event(), psutil.Process()
 
-    def look() -> None:
+    def measure() -> None:
         nonlocal most
         while not over.wait(0.1):
             total = 0
@@ -23,7 +23,7 @@ def peak() -> Iterator[Callable[[], float]]:
                     total += 0 if process.name() == "postgres" else process.memory_info().rss
             most = max(most, total)
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=measure, daemon=True)
     watcher.start()
     try:
         yield lambda: most / 1e6

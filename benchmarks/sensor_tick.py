@@ -34,15 +34,15 @@ def measure(bench: Bench) -> list[Figure]:
     assert (depth.ready, depth.scheduled) == (_CAP, _CAP), depth
     assert len({head.bucket for head in bench.queue.peek_heads(TICKS.name)}) == TICKS.bucket_count
 
-    def look() -> float:
+    def read() -> float:
         began = time.perf_counter()
         bench.queue.peek_heads(TICKS.name)
         bench.queue.depth(TICKS.name, cap=_CAP)
         return 1_000 * (time.perf_counter() - began)
 
     for _ in range(20):
-        look()
-    looks = [look() for _ in range(100 if bench.quick else 500)]
+        read()
+    reads = [read() for _ in range(100 if bench.quick else 500)]
     ticks = _ticks(bench, 10 if bench.quick else 100)
     first = _ticks(bench, 10 if bench.quick else 100, alone=True)
     count = 3 if bench.quick else 30
@@ -51,7 +51,7 @@ def measure(bench: Bench) -> list[Figure]:
     in_daemon, idle = _ticks_of_a_daemon(bench, count)
     bench.empty()
     return [
-        Figure(f"what a tick reads, 64 buckets, {jobs:,} jobs", "ms", looks, COMMAND, 10, at_most=True),
+        Figure(f"what a tick reads, 64 buckets, {jobs:,} jobs", "ms", reads, COMMAND, 10, at_most=True),
         Figure("the whole tick in a real daemon, runs at work", "ms", in_daemon, COMMAND, 50, at_most=True),
         Figure("  a sensor that does nothing, in the same daemon", "ms", idle, COMMAND),
         Figure("the whole tick in this process, runs at work", "ms", ticks, COMMAND, 50, at_most=True),
@@ -93,7 +93,7 @@ def _ticks_of_a_daemon(bench: Bench, count: int) -> tuple[list[float], list[floa
 
 
 def _ticks(bench: Bench, count: int, *, alone: bool = False) -> list[float]:
-    """Milliseconds of whole ticks: opening the resource, looking, asking Dagster for the runs, reserving runs where there
+    """Milliseconds of whole ticks: opening the resource, reading, asking Dagster for the runs, reserving runs where there
     are none, reporting, closing. With `alone` there are none at each of them.
     """
     resource = SqlQueueResource(url=bench.url, schema_name=bench.queue.database.schema)

@@ -20,7 +20,7 @@ from dagster_sqlqueue.model.outcome import Done, Outcome
 
 logger = logging.getLogger("dagster_sqlqueue")
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 """The pause between claims while a slot is free and nothing was due; and the longest that an outcome waits for others."""
 
 _LOGGED_IDS = 20
@@ -100,7 +100,7 @@ class SideBySide:
         taken = self._fill() if may_claim else 0
         in_hand = len(self._running)
         if in_hand:
-            self._settle(self._open().ended(_LOOK_SECONDS))
+            self._settle(self._open().ended(_POLL_SECONDS))
         return max(taken, in_hand)
 
     def finish(self) -> None:
@@ -112,7 +112,7 @@ class SideBySide:
                 if self._interrupted.is_set() and not cancelled:
                     cancelled = True
                     self._open().cancel()
-                self._settle(self._open().ended(_LOOK_SECONDS))
+                self._settle(self._open().ended(_POLL_SECONDS))
         finally:
             self._close()
 
@@ -142,7 +142,7 @@ class SideBySide:
         if self._alone or self._waiting:
             return self._begin_waiting()
         free = self.concurrency - len(self._running)
-        if not free or (self._running and time.monotonic() - self._empty_at < _LOOK_SECONDS):
+        if not free or (self._running and time.monotonic() - self._empty_at < _POLL_SECONDS):
             return 0
         jobs = self.claim(free, True)
         if not jobs:

@@ -159,16 +159,16 @@ class Consumer(Generic[Payload]):
             if self._mode is Mode.TRANSACTIONAL
             else None
         )
-        looking = source is None
+        claiming = source is None
         self._view = QueueView(
             self._work,
             self._catalog,
             bucket_order,
             ask_buckets=buckets if callable(buckets) else None,
             presence=self._presence,
-            hinted=looking,
+            hinted=claiming,
         )
-        self._waits = Idle(self._work, self._catalog, self._view, looking=looking, choosy=filter is not None)
+        self._waits = Idle(self._work, self._catalog, self._view, claiming=claiming, choosy=filter is not None)
         self._claimer = Claimer(
             self._work, self._view, filter=filter, source=source, on_claim=on_claim, idle=self._waits
         )
@@ -310,9 +310,9 @@ class Consumer(Generic[Payload]):
                 for the next call; None for always.
         """
         while not self._stopping.is_set():
-            if time.monotonic() >= self._view.look_at:
-                self._view.look()
-                self._upkeep.look()
+            if time.monotonic() >= self._view.refresh_at:
+                self._view.refresh()
+                self._upkeep.check()
             taken = self._take_and_work(ahead_until)
             self._view.notice_new_settings()
             if taken:
@@ -338,7 +338,7 @@ class Consumer(Generic[Payload]):
                 differences = compare_settings(self._queue, self._spec, settings, self.worker)
         if differences:
             (self._warn or logger.warning)(differences)
-        self._view.look()
+        self._view.refresh()
 
     def _beat(self) -> None:
         self._work.reporter.flush()
@@ -368,7 +368,7 @@ class Consumer(Generic[Payload]):
         self.summary.released += len(self._leases.release(mine))
 
     def _take_and_work(self, ahead_until: float | None) -> int:
-        until = self._view.look_at if ahead_until is None else min(ahead_until, self._view.look_at)
+        until = self._view.refresh_at if ahead_until is None else min(ahead_until, self._view.refresh_at)
         if self._side_by_side is not None:
             return self._side_by_side.step(may_claim=not self._stopping.is_set())
         if self._mode is Mode.TRANSACTIONAL:

@@ -19,18 +19,18 @@ class Idle:
         work: what is worked off.
         catalog: the queues of the schema.
         view: what the consumer knows of the queue.
-        looking: whether the consumer claims by itself; if not, it is not notified.
+        claiming: whether the consumer claims by itself; if not, it is not notified.
         choosy: whether it takes only some of the jobs of its buckets.
 
     Attributes:
         waited: whether it waited since the last claim that found something: `took` is to be called for the next one.
     """
 
-    def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, looking: bool, choosy: bool) -> None:
+    def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, claiming: bool, choosy: bool) -> None:
         self._work = work
         self._catalog = catalog
         self._view = view
-        self._looking = looking
+        self._claiming = claiming
         self._choosy = choosy
         self.waited = False
         self._waiter: Waiter | None = None
@@ -39,7 +39,7 @@ class Idle:
     def listening(self, linger_seconds: float) -> Iterator[None]:
         """Listen for notifications of new jobs while the block runs, if it may wait for them."""
         # Behind a pooler in transaction mode no notification arrives: the consumer polls.
-        if linger_seconds <= 0 or not self._looking or self._catalog.database.shared:
+        if linger_seconds <= 0 or not self._claiming or self._catalog.database.shared:
             yield
             return
         with Waiter(self._catalog, self._work.spec.name, self._work.worker, choosy=self._choosy) as waiter:
@@ -87,7 +87,7 @@ class Idle:
     def wait_if_limited(self) -> bool:
         """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running. Returns whether some are."""
         settings = self._view.settings
-        if not self._looking or settings is None or not self._view.shared or settings.paused_at is not None:
+        if not self._claiming or settings is None or not self._view.shared or settings.paused_at is not None:
             return False
         due = False
         for attempt in self._work.patiently():

@@ -32,12 +32,12 @@ class Presence:
         """Say that the consumer is at work."""
         self.database.run("transactional_note", self._sign)
 
-    def note_and_look(self) -> int:
+    def note_and_find_suspects(self) -> int:
         """Say so, and find consumers of the queue that died: jobs that they may have had are claimed one by one from now on.
         Returns the number of these jobs.
         """
-        look = {"queue": self.name, "worker": self.worker}
-        steps = ("transactional_note", self._sign), ("transactional_suspects", look)
+        others = {"queue": self.name, "worker": self.worker}
+        steps = ("transactional_note", self._sign), ("transactional_suspects", others)
         *_, found = despite_odd_jobs(self.database, self.name, lambda: self.database.run_together(*steps))
         return int(found[0][0])
 

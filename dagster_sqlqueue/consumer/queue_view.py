@@ -16,8 +16,8 @@ from dagster_sqlqueue.queue.claim_request import check_buckets
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.schema import migrations
 
-_LOOK_SECONDS = 5.0
-_IDLE_LOOK_SECONDS = 30.0
+_REFRESH_SECONDS = 5.0
+_IDLE_REFRESH_SECONDS = 30.0
 _PUT_OFF_SECONDS = 0.05
 
 
@@ -38,7 +38,7 @@ class QueueView:
         settings: the queue's, as they were read last; None before that.
         shared: whether the queue's consumers share a limit, or the turns of keys; assumed before the settings are read.
         claimable_ahead: whether its jobs may be claimed ahead.
-        look_at: the moment of `time.monotonic` at which it is to be read again.
+        refresh_at: the moment of `time.monotonic` at which it is to be read again.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class QueueView:
         self.settings: QueueSettings | None = None
         self.shared = True
         self.claimable_ahead = False
-        self.look_at = 0.0
+        self.refresh_at = 0.0
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read everything again that others may have changed.
 
         Raises:
@@ -76,7 +76,7 @@ class QueueView:
                 # The schema may have been upgraded since, and not serve this code any more.
                 migrations.check(self._catalog.database)
                 settings = self._catalog.settings(self._work.spec.name)
-        self.look_at = time.monotonic() + _LOOK_SECONDS
+        self.refresh_at = time.monotonic() + _REFRESH_SECONDS
         self._take_over(settings)
         if self._ask_buckets is not None:
             with contextlib.suppress(DatabaseUnavailable):
@@ -84,7 +84,7 @@ class QueueView:
         if self._presence is not None:
             for attempt in self._work.patiently():
                 with attempt:
-                    self._presence.note_and_look()
+                    self._presence.note_and_find_suspects()
         if self._hinted:
             with contextlib.suppress(DatabaseUnavailable):
                 self._work.leases.note_sweep(self._work.spec.name)
@@ -96,11 +96,13 @@ class QueueView:
         """For how long a consumer that has nothing to do may go on without reading it again."""
         # The buckets that are assigned may change, and consumers in transactional mode watch each other.
         prompt = self._ask_buckets is not None or self._presence is not None
-        return max(self.look_at - time.monotonic() + (0.0 if prompt else _IDLE_LOOK_SECONDS - _LOOK_SECONDS), 0.0)
+        return max(
+            self.refresh_at - time.monotonic() + (0.0 if prompt else _IDLE_REFRESH_SECONDS - _REFRESH_SECONDS), 0.0
+        )
 
     def put_off(self) -> None:
         """Have the next claim made first, if it is time to read it again: a job waits."""
-        self.look_at = max(self.look_at, time.monotonic() + _PUT_OFF_SECONDS)
+        self.refresh_at = max(self.refresh_at, time.monotonic() + _PUT_OFF_SECONDS)
 
     def notice_new_settings(self) -> None:
         """Take over settings that a verb of this process has read since."""

@@ -20,13 +20,13 @@ from dagster_sqlqueue.queue.odd_jobs import first_line
 
 logger = logging.getLogger("dagster_sqlqueue")
 
-LOOK_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 """How often a process checks whether maintenance is due, however many consumers it has."""
 
 _LEAVE_SECONDS = 5.0
 """How long a consumer that ends by itself waits for what it has begun: the next one begins with what is left."""
 
-_looked_at: dict[tuple[str, str], float] = {}
+_checked_at: dict[tuple[str, str], float] = {}
 """When this process last checked, by the clock of `time.monotonic`, for each database and schema."""
 
 
@@ -48,9 +48,9 @@ class Upkeep:
 
     @contextlib.contextmanager
     def going_on(self) -> Iterator[None]:
-        """Allow checks in the block, at its start and by `look`, and end with it."""
+        """Allow checks in the block, at its start and by `check`, and end with it."""
         self._leaving.clear()
-        self.look()
+        self.check()
         try:
             yield
         finally:
@@ -61,14 +61,14 @@ class Upkeep:
                 self._leaving.set()
                 thread.join(_LEAVE_SECONDS)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Begin maintenance if it is due, and if this process has not checked within the last minute."""
         if not self._allowed or (self._thread is not None and self._thread.is_alive()):
             return
         key, now = (self._database.where, self._database.schema), time.monotonic()
-        if now - _looked_at.get(key, -LOOK_SECONDS) < LOOK_SECONDS:
+        if now - _checked_at.get(key, -CHECK_SECONDS) < CHECK_SECONDS:
             return
-        _looked_at[key] = now
+        _checked_at[key] = now
         try:
             due = self._database.run("maintenance_due", {})
         except AccessRefused:

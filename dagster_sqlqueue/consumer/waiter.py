@@ -22,11 +22,11 @@ from dagster_sqlqueue.queue.catalog import Catalog
 REGISTERED_SECONDS = 60.0
 """How long a waiter is known after it last said so."""
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often a waiter polls by itself."""
 
 _SHARING: Final = 4
-_LAST_LOOK_SECONDS: Final = 4.0
+_LAST_POLL_SECONDS: Final = 4.0
 """So many waiters of a queue poll once a second each; more of them as often together, each every few seconds at least."""
 
 _FIRST_ARMED_SECONDS: Final = 4.0
@@ -74,8 +74,8 @@ class Waiter:
         self._buckets: list[int] | None = None
         self._armed_until = 0.0
         self._arm_for = _FIRST_ARMED_SECONDS
-        self._look_seconds = LOOK_SECONDS
-        self._glance_until = 0.0
+        self._poll_seconds = POLL_SECONDS
+        self._hinted_until = 0.0
         # Notified of a job, and no claim was made since.
         self._owing = False
         # Until when due jobs are taken for some that cannot be claimed: a claim has tried.
@@ -89,7 +89,7 @@ class Waiter:
             SchemaMissing, AccessRefused: see the classes.
         """
         try:
-            self._refresh()
+            self._stay_registered()
         except BaseException:
             self._listener.close()
             raise
@@ -160,11 +160,11 @@ class Waiter:
             if listened:
                 if self._arm(buckets):
                     pause, open_then = _FIRST_PAUSE_SECONDS, None
-                due_in, open_then = self._look(open_then)
+                due_in, open_then = self._poll(open_then)
                 if due_in is not None and due_in <= 0:
                     now = time.monotonic()
                     if now >= self._in_vain_until:
-                        self._in_vain_until = now + LOOK_SECONDS
+                        self._in_vain_until = now + POLL_SECONDS
                         return True
                     due_in = self._in_vain_until - now
                 else:
@@ -172,7 +172,7 @@ class Waiter:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            most = self._until_next_look() if self.listening else RECONNECT_SECONDS
+            most = self._until_next_poll() if self.listening else RECONNECT_SECONDS
             if open_then and pause <= _LAST_PAUSE_SECONDS:
                 most = pause
                 pause *= 2
@@ -196,7 +196,7 @@ class Waiter:
         """Be armed for the next seconds; returns whether it was not so until now, or for other buckets."""
         wanted = None if buckets is None else sorted(buckets)
         now = time.monotonic()
-        if now + 2 * self._look_seconds < self._armed_until and wanted == self._buckets:
+        if now + 2 * self._poll_seconds < self._armed_until and wanted == self._buckets:
             return False
         if self._armed_until:
             self._arm_for = min(2 * self._arm_for, _LAST_ARMED_SECONDS)
@@ -204,18 +204,18 @@ class Waiter:
         given = {"queue": self._queue, "buckets": wanted, "choosy": self._choosy, "seconds": self._arm_for}
         armed = self._listener.run("waiter_arm", given)
         self._armed_until = 0.0 if armed is None else now + self._arm_for
-        self._look_seconds = LOOK_SECONDS
+        self._poll_seconds = POLL_SECONDS
         if armed and wanted is None and not self._choosy:
             # Not for longer than a part of the time for which the others were seen: they may be at work by then.
-            shared = min(armed[0][0] / _SHARING, self._arm_for / 4, _LAST_LOOK_SECONDS)
-            self._look_seconds = max(shared, LOOK_SECONDS)
+            shared = min(armed[0][0] / _SHARING, self._arm_for / 4, _LAST_POLL_SECONDS)
+            self._poll_seconds = max(shared, POLL_SECONDS)
         return bool(self._armed_until)
 
-    def _until_next_look(self) -> float:
+    def _until_next_poll(self) -> float:
         """In how many seconds to poll. Waiters that share the polls began at one moment, perhaps: they are to part."""
-        if self._look_seconds <= LOOK_SECONDS:
-            return LOOK_SECONDS
-        return self._look_seconds * random.uniform(0.75, 1.25)
+        if self._poll_seconds <= POLL_SECONDS:
+            return POLL_SECONDS
+        return self._poll_seconds * random.uniform(0.75, 1.25)
 
     def _disarm(self) -> None:
         """Be armed no longer. One whose row a job has taken owes it to another waiter."""
@@ -223,28 +223,28 @@ class Waiter:
         if armed and (found := self._listener.run("waiter_disarm", {"queue": self._queue})):
             self._owing = self._owing or not found[0][0]
 
-    def _look(self, open_then: list[str] | None) -> tuple[float | None, list[str]]:
+    def _poll(self, open_then: list[str] | None) -> tuple[float | None, list[str]]:
         """In how many seconds the first job is due, and which of these transactions are open; None: all are asked for."""
         given = {"queue": self._queue, "buckets": self._buckets, "open": open_then}
         began = time.monotonic()
-        if began < self._glance_until:
-            found = self._listener.run("waiter_glance", given)
+        if began < self._hinted_until:
+            found = self._listener.run("waiter_poll_hinted", given)
         else:
-            found = self._listener.run("waiter_look", given)
+            found = self._listener.run("waiter_poll", given)
             now = time.monotonic()
-            self._glance_until = began + LOOK_SECONDS if now - began > _SLOW_SECONDS else 0.0
+            self._hinted_until = began + POLL_SECONDS if now - began > _SLOW_SECONDS else 0.0
         return found[0] if found else (None, [])
 
     def _became_known(self) -> bool:
         """Stay known and listening; returns whether it was not so until now, and notifications may have been missed."""
         missed = time.monotonic() >= self._known_until
-        self._refresh()
+        self._stay_registered()
         if self._listener.connect():
             missed = True
             self._armed_until = 0.0
         return missed and self.listening and time.monotonic() < self._known_until
 
-    def _refresh(self) -> None:
+    def _stay_registered(self) -> None:
         if time.monotonic() + REGISTERED_SECONDS / 2 < self._known_until:
             return
         try:

@@ -90,7 +90,7 @@ def last_days(now: datetime, zone: str, deadline: time, days: int) -> list[date]
     return list(islice((day for day in found if due_at(day, zone, deadline) <= now), days))
 
 
-def look_at_deadlines(
+def check_deadlines(
     queue: SqlQueue,
     name: str,
     accounts: Iterable[Account],
@@ -191,7 +191,7 @@ def build_deadline_check(
             if not everyone:
                 raise InvalidInput(f"there is no account to check in the queue {spec.name!r}")
             migrations.check(sqlqueue.queue.database)
-            found = look_at_deadlines(
+            found = check_deadlines(
                 sqlqueue.queue,
                 spec.name,
                 everyone,

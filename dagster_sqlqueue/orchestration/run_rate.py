@@ -13,7 +13,7 @@ USUAL_JOBS = 5_000
 MOST_JOBS = 10_000
 """The most jobs for one run: a tick counts the backlog up to as many as all of its runs are worth."""
 
-_LOOKED_BACK_SECONDS = 3_600.0
+_RECENT_SECONDS = 3_600.0
 _LATEST = 1_000
 
 
@@ -49,7 +49,7 @@ def measured(queue: SqlQueue, name: str, *, batch_size: int | None) -> RunRate |
             together, and one such batch does not give the time between two.
     """
     limit = max(_LATEST, 2 * (MOST_MEASURED if batch_size is None else batch_size) + 1)
-    wanted = {"queue": name, "runs": run_worker(""), "seconds": _LOOKED_BACK_SECONDS, "limit": limit}
+    wanted = {"queue": name, "runs": run_worker(""), "seconds": _RECENT_SECONDS, "limit": limit}
     ((jobs, seconds),) = queue.database.run("run_rate", wanted)
     return RunRate(jobs, round(seconds, 3)) if jobs and seconds >= 0.001 else None
 

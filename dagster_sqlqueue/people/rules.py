@@ -91,11 +91,11 @@ class RuleVerbs(ServiceVerbs):
             place = {"after_priority": _HIGHEST_PRIORITY, "after_id": _NIL}
             while len(adopted) < limit:
                 page = {"queue": queue, "bucket": bucket, "scan": MOST_JOBS, **place}
-                ids, looked_at, priority, last = self.database.run("tasks_missing", page)[0]
+                ids, scanned, priority, last = self.database.run("tasks_missing", page)[0]
                 if ids:
                     some = {"ids": ids[: limit - len(adopted)], "anew": False}
                     adopted += [row[0] for row in self.database.run("task_open", {**parameters, **some})]
-                if looked_at < MOST_JOBS:
+                if scanned < MOST_JOBS:
                     break
                 place = {"after_priority": priority, "after_id": last}
         return adopted
@@ -207,8 +207,8 @@ class RuleVerbs(ServiceVerbs):
         after = _NIL
         while True:
             page = {"queue": queue, "actor": by, "after_id": after, "limit": MOST_JOBS}
-            _, looked_at, after = self.database.run("tasks_withdraw", page)[0]
-            if looked_at < MOST_JOBS:
+            _, scanned, after = self.database.run("tasks_withdraw", page)[0]
+            if scanned < MOST_JOBS:
                 return
 
     def _given_to_people(self, rule: AutomationRule) -> Iterator[tuple[bool, list[UUID]]]:
@@ -223,12 +223,12 @@ class RuleVerbs(ServiceVerbs):
             place = {"after_priority": _HIGHEST_PRIORITY, "after_at": "-infinity", "after_id": _NIL}
             while True:
                 row = self.database.run("tasks_of_rule", {**static, "bucket": bucket, **place})[0]
-                ids, always, looked_at, priority, at, last = row
+                ids, always, scanned, priority, at, last = row
                 found = list(zip(ids, always, strict=True))
                 for kind in (True, False):
                     if theirs := [id for id, it in found if it is kind and (kind or not rule.covers(id))]:
                         yield kind, theirs
-                if looked_at < MOST_JOBS:
+                if scanned < MOST_JOBS:
                     break
                 place = {"after_priority": priority, "after_at": at, "after_id": last}
 

@@ -49,23 +49,23 @@ class ClaimFilter:
 
     def pick(self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], limit: int) -> Sequence[Row]:
         """Lock the next jobs that fit, for a grant in the same transaction."""
-        look = limit
+        wanted = limit
         while True:
-            ids, end = self._scan(executor, settings, buckets, look)
+            ids, end = self._scan(executor, settings, buckets, wanted)
             rows = executor.run("pick_ids", {"ids": ids, "limit": limit}) if ids else []
-            if rows or len(ids) < look:
+            if rows or len(ids) < wanted:
                 break
             # Others hold all that was found so far, and there may be more behind it.
-            look *= 4
-        if len(ids) < look:
+            wanted *= 4
+        if len(ids) < wanted:
             self._after = end
         self._found = bool(rows) or (self._found and self._after is not None)
         return rows
 
     def finds(self, executor: Executor, settings: QueueSettings, buckets: Sequence[int]) -> bool:
         """Return whether one of the next due jobs fits, as many as one claim reads. Locks nothing, and remembers nothing."""
-        look = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
-        ids, _ = look._scan(executor, settings, buckets, 1)
+        fresh = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
+        ids, _ = fresh._scan(executor, settings, buckets, 1)
         return bool(ids)
 
     def _scan(

@@ -223,9 +223,9 @@ def _trim_events(at: Transaction, queue: str) -> int:
     place: tuple[str, UUID, int] = ("-infinity", UUID(int=0), 0)
     while True:
         after = dict(zip(("after_at", "after_id", "after_no"), place, strict=True))
-        gone, looked_at, *last = at.run("event_trim", {"queue": queue, "limit": _AT_ONCE, **after})[0]
+        gone, scanned, *last = at.run("event_trim", {"queue": queue, "limit": _AT_ONCE, **after})[0]
         deleted += int(gone)
-        if looked_at < _AT_ONCE:
+        if scanned < _AT_ONCE:
             return deleted
         place = (last[0], last[1], last[2])
 

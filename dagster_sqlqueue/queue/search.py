@@ -143,9 +143,9 @@ class Search:
         }
         while True:
             place = {"after_priority": after[0], "after_at": after[1], "after_id": after[2]}
-            ids, looked_at, *last = executor.run("select_live", {**parameters, **place})[0]
+            ids, scanned, *last = executor.run("select_live", {**parameters, **place})[0]
             found += ids
-            if looked_at < scan or (limit is not None and len(found) >= limit):
+            if scanned < scan or (limit is not None and len(found) >= limit):
                 return found[:limit]
             after = (last[0], last[1], last[2])
 
@@ -163,10 +163,10 @@ class Search:
             parameters["states"] = states
         while True:
             place = {"after_at": after_at, "after_id": after_id}
-            ids, looked_at, first_at, *last = self.database.run(statement, {**parameters, **place})[0]
+            ids, scanned, first_at, *last = self.database.run(statement, {**parameters, **place})[0]
             if ids:
                 yield Ended(ids, since=last[0], until=first_at)
-            if looked_at < _SCAN:
+            if scanned < _SCAN:
                 return
             after_at, after_id = last
 

@@ -34,16 +34,16 @@ def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, lim
         filled = len(rows) >= limit or request.joining
         request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=filled)
         return rows
-    look, choice = limit, _choice(settings, request, limit)
-    while rows := executor.run("pick_fifo", {**choice, "look": look}):
+    per_bucket, choice = limit, _choice(settings, request, limit)
+    while rows := executor.run("pick_fifo", {**choice, "per_bucket": per_bucket}):
         heads = rows[0][-1]
         if rows[0][0] is not None:
             request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=True)
             return [row[:-1] for row in rows]
-        if heads < look or look > _MOST_HEADS:
+        if heads < per_bucket or per_bucket > _MOST_HEADS:
             break
         # Others hold everything that was read, and there is more behind it.
-        look *= 4
+        per_bucket *= 4
     return []
 
 

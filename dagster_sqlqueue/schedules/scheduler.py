@@ -54,12 +54,12 @@ class Scheduler:
         )
         total = 0
         while not stopping.is_set():
-            enqueued, pause = patiently(self._look)
+            enqueued, pause = patiently(self._tick)
             total += enqueued
             stopping.wait(pause)
         return total
 
-    def _look(self) -> tuple[int, float]:
+    def _tick(self) -> tuple[int, float]:
         """Tick once; returns the number of ticks enqueued, and for how long there is nothing to do."""
         done = self._schedules.tick()
         for (queue, name), reason in done.failed.items():

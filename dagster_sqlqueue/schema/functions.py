@@ -103,7 +103,7 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
     """
     schema = database.schema
     transaction = Transaction(connection, database)
-    found, purpose = _look(transaction, schema), _PURPOSE.format(schema)
+    found, purpose = _read(transaction, schema), _PURPOSE.format(schema)
     pinned = pinned_schema(schema)
     if found.pinned_used and found.pinned_is != purpose:
         raise InvalidInput(
@@ -130,7 +130,7 @@ def state(database: Database) -> FunctionsState:
         SchemaMissing: the queues' tables are not there, or older than the functions.
     """
     with database.connection() as connection:
-        return _state(_look(Transaction(connection, database), database.schema), database.schema)
+        return _state(_read(Transaction(connection, database), database.schema), database.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class _Found:
     pinned_used: bool
 
 
-def _look(transaction: Transaction, schema: str) -> _Found:
+def _read(transaction: Transaction, schema: str) -> _Found:
     rows: list[Row] = list(transaction.run("function_set", {"name": VERSION, "pinned": pinned_schema(schema)}))
     return _Found(*rows[0])
 

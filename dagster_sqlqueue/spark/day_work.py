@@ -176,7 +176,7 @@ class DayWork(ABC):
     ) -> dg.MaterializeResult[Any]:
         """Materialise the partitions of a run."""
         queue, days = sqlqueue.queue, list(context.partition_keys)
-        found = self._look(queue, days, context.instance)
+        found = self._find(queue, days, context.instance)
         accounts = self.accounts(queue, found.held)
         there = self._there(queue, found)
         changed = [
@@ -221,7 +221,7 @@ class DayWork(ABC):
             check_results=self._checks(queue, found, accounts, there, shown),
         )
 
-    def _look(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
+    def _find(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
         directory = None if self.output is None else remote.writable(self.output())
         migrations.check(queue.database)
         queue.catalog.check_exists(self.reads.queue)

@@ -219,7 +219,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         keep_imports()
         if self._fails:
             with closing(self._connected()) as queue:
-                self._refuse_loss(partition.since, self._look(queue))
+                self._refuse_loss(partition.since, self._read_now(queue))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the archive is not the stream's, and other readers have their own places."""
@@ -241,11 +241,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return queue_at(*self._where)
 
-    def _look(self, queue: "SqlQueue") -> Now:
+    def _read_now(self, queue: "SqlQueue") -> Now:
         return Now(*queue.database.run("stream_now", {"queue": self._queue})[0])
 
     def _now(self) -> Now:
-        now = self._look(self._open)
+        now = self._read_now(self._open)
         if now.standby:
             raise InvalidInput(
                 "a stream cannot be read from a standby, which does not know which transactions are over; give the URL of"

@@ -166,7 +166,7 @@ def load_spec(reference: str) -> QueueSpec[Any]:
     return spec
 
 
-def look_here() -> None:
+def import_from_working_directory() -> None:
     """Make imports search the current directory first, as `python -m` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

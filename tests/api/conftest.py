@@ -15,6 +15,8 @@ from tests.support import Work
 from tests.support.cleared import cleared, own_schema
 
 SPEC = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
+OWN = UUID("0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b")
+"""The id of a job that its producer chose."""
 LOCKING = [Strategy.ROUND_ROBIN, Strategy.FANOUT, Strategy.FIFO]
 
 

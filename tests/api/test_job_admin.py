@@ -76,7 +76,7 @@ def test_a_paused_queue_hands_out_nothing(line: SqlQueue, sqlc: Caller) -> None:
             sqlc.value(f"SELECT {{v1}}.pause('work', {passed})")
 
 
-def test_a_look_ahead(line: SqlQueue, sqlc: Caller) -> None:
+def test_peeking(line: SqlQueue, sqlc: Caller) -> None:
     for n in range(5):
         sqlc.enqueue(n, "priority => %s", n)
     found = sqlc.rows("SELECT CAST(payload ->> 'n' AS int), state, priority FROM {v1}.peek('work', 3)")

@@ -1,16 +1,13 @@
 """The functions, too, put no job on its queue again that has ended."""
 
-import uuid
-
 import psycopg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.topics import Topics
-from tests.api.conftest import Caller
+from tests.api.conftest import OWN, Caller
 from tests.support import value
 
-OWN = uuid.UUID("0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b")
 PAYLOAD = "'{{\"n\": 1}}'"
 CALLS = {
     "enqueue": f"SELECT {{v1}}.enqueue('work', {PAYLOAD}, id => '{OWN}')",

@@ -65,7 +65,7 @@ def the_sensors_ticks_say_how_the_queue_is(site: Served, view: View) -> None:
     # Without those that asked for nothing, which soon fill the first page.
     view.page.goto(f"{site.base}/locations/events/sensors/events_sensor?status=success")
     expect(view.page.get_by_text(re.compile(r"^[1-9]\d* runs? requested")).first).to_be_visible()
-    view.look("sensor")
+    view.capture("sensor")
     latest = view.page.locator("tr").filter(has_text="Latest tick")
     status = view.page.get_by_text(re.compile(r"^events: 0 ready"))
 
@@ -87,7 +87,7 @@ def the_drain_runs_sum_up_what_they_did(site: Served, view: View) -> None:
     for run in site.runs("drain_events"):
         view.page.goto(f"{site.base}/runs/{run}")
         expect(view.page.get_by_text("RUN_SUCCESS")).to_be_visible()
-        text = view.look("run", "Launched by", r"\bsucceeded\s+\d+", r"\bfailed\s+\d+", height=1000)
+        text = view.capture("run", "Launched by", r"\bsucceeded\s+\d+", r"\bfailed\s+\d+", height=1000)
         succeeded += int(re.search(r"\bsucceeded\s+(\d+)", text)[1])  # type: ignore[index]
         failed += int(re.search(r"\bfailed\s+(\d+)", text)[1])  # type: ignore[index]
     assert (succeeded, failed) == (len(reported) - lost, lost)
@@ -97,14 +97,14 @@ def a_queues_page_shows_and_plots_its_numbers(site: Served, view: View) -> None:
     view.page.goto(f"{site.base}/assets/queues/events")
     for shown in ("External Asset", "Flights as they are reported, one job each.", "Latest check results"):
         expect(view.page.get_by_text(shown).first).to_be_visible()
-    view.look("queue")
+    view.capture("queue")
     view.page.get_by_text("Metadata", exact=True).first.evaluate("heading => heading.scrollIntoView()")
     stats = (r"\bIn: [\d,]+ in the last minute", r"\bWaits until the start: p50 ", r"\bStale writes refused today: 0")
-    view.look("stats", *stats, r"attempt 3 of 3: .* reported no arrival", height=1250)
+    view.capture("stats", *stats, r"attempt 3 of 3: .* reported no arrival", height=1250)
     view.page.get_by_role("button", name="Plots").click()
     expect(view.page.get_by_text("oldest_ready_seconds")).to_be_visible()
     view.page.get_by_text("Metadata", exact=True).first.evaluate("heading => heading.scrollIntoView()")
-    view.look("queue-plots", height=1150)
+    view.capture("queue-plots", height=1150)
     plotted(view, NUMBERS)
     assert view.plots().keys() == NUMBERS
 
@@ -116,7 +116,7 @@ def dead_letters_are_brought_back_by_a_click(site: Served, view: View) -> None:
     view.page.get_by_role("link", name="Redrive these").first.click()
     expect(view.page.get_by_text("No errors")).to_be_visible()
     expect(view.page.get_by_text("events_redrive_op:")).to_be_visible()
-    view.look("redrive-filled", *(str(letter.id) for letter in letters), "dry_run: true")
+    view.capture("redrive-filled", *(str(letter.id) for letter in letters), "dry_run: true")
 
 
 def a_queues_checks_say_what_they_are_about(site: Served, view: View) -> None:
@@ -125,7 +125,7 @@ def a_queues_checks_say_what_they_are_about(site: Served, view: View) -> None:
     # Reported again once the drain run has materialised the queue: what is older is not shown.
     expect(view.page.get_by_text(re.compile(r"^(1 job is|\d+ jobs are)"))).to_be_visible()
     checks = ("dead_letters", "stale_writes", "oldest_ready", "stalled_bucket")
-    view.look("checks", *(rf"\b{check}\b" for check in checks))
+    view.capture("checks", *(rf"\b{check}\b" for check in checks))
     for button, executed in (("Execute all", set(checks)), ("Execute", {"dead_letters"})):
         before = site.runs(CHECKS)
         view.page.get_by_text(button, exact=True).click()
@@ -146,10 +146,10 @@ def a_dead_letter_is_looked_at_redriven_and_succeeds(site: Served, view: View) -
     redrive = f"ops:\n  reminders_redrive_op:\n    config:\n      tags: [{AIRPORT}]\n      dry_run: false\n"
     said = f"queue reminders: {count} jobs were put back"
     view.launch(site.base, "reminders", "reminders_redrive", redrive, said)
-    view.look("redrive", height=1000)
+    view.capture("redrive", height=1000)
     view.page.get_by_text("[Show Markdown]").first.click()
     expect(view.page.get_by_text(why).first).to_be_visible()
-    view.look("redrive-jobs")
+    view.capture("redrive-jobs")
 
     left = "SELECT count(*) FROM {s}.job_all WHERE queue = 'reminders' AND state <> 'succeeded' AND %s = ANY (tags)"
     until(lambda: value(site.queue, left, AIRPORT) == 0, "the success of what was redriven", 2 * PATIENCE)
@@ -162,7 +162,7 @@ def the_daily_assets_page_plots_each_day(site: Served, view: View) -> None:
     last = expected[expected["day"] == LAST]
     view.page.goto(f"{site.base}/assets/airport_daily?view=partitions&partition={LAST}")
     expect(view.page.get_by_text("mean_arrival_delay_minutes")).to_be_visible()
-    view.look(
+    view.capture(
         "daily-partition",
         rf"\bflights\s+{last['flights'].sum()}\b",
         rf"\bcancelled\s+{last['cancelled'].sum()}\b",
@@ -174,7 +174,7 @@ def the_daily_assets_page_plots_each_day(site: Served, view: View) -> None:
     view.page.get_by_role("button", name="Plots").click()
     # The default is by partition; by event, there is a plot also of a single day.
     view.page.locator("button").filter(has_text="Events").click()
-    view.look("daily", height=1000)
+    view.capture("daily", height=1000)
     plotted(view, {"flights", "cancelled", "mean_arrival_delay_minutes"})
 
 
@@ -185,7 +185,7 @@ def the_graph_shows_the_queues_before_the_daily_asset(site: Served, view: View) 
     for asset in ("events", "reminders", "daily_analytics", "airport_daily"):
         expect(nodes.get_by_text(asset, exact=True).first).to_be_visible()
     expect(nodes.get_by_text("100% filled")).to_have_count(2)  # of the two that have partitions
-    view.look("lineage")
+    view.capture("lineage")
 
 
 PAGES = sized(

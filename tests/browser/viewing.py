@@ -15,7 +15,7 @@ CLOCKS = re.compile(r"\b(\d+ seconds?|a few seconds|less than a minute) ago\b|\b
 
 
 class View:
-    """A page that is looked at: every text that it showed at a `look` is checked."""
+    """A page that is looked at: every text that it showed at a `capture` is checked."""
 
     def __init__(self, page: Page, screenshots: Path) -> None:
         self.page = page
@@ -23,7 +23,7 @@ class View:
         self._errors: list[str] = []
         page.on("pageerror", lambda error: self._errors.append(str(error)))
 
-    def look(self, name: str, *shown: str, height: int = 760) -> str:
+    def capture(self, name: str, *shown: str, height: int = 760) -> str:
         """Wait until the page shows these patterns and has come to rest, keep a picture of it, and give its text."""
         self.page.set_viewport_size({"width": 1280, "height": height})
         text = self._rest(*shown)

@@ -79,7 +79,7 @@ def test_counts_beyond_the_cap_say_so(cli: Cli) -> None:
     assert "10,000+, the oldest" in cli.run("stats", "work").stdout
 
 
-def test_watch_looks_so_many_times(cli: Cli) -> None:
+def test_watch_repeats_so_many_times(cli: Cli) -> None:
     options = ["--watch", "--every", "100ms", "--count", "3"]
     lines = cli.run("stats", *options, "--json").stdout.splitlines()
     assert [[row["queue"] for row in json.loads(line)] for line in lines] == [["work"]] * 3

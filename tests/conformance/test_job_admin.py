@@ -154,7 +154,7 @@ def test_everything_about_one_job(line: Line) -> None:
         line.queue.job(UUID(int=1))
 
 
-def test_looking_changes_nothing(line: Line) -> None:
+def test_reading_changes_nothing(line: Line) -> None:
     line.put(*range(5), run_at=datetime.now(UTC) + timedelta(days=1))
     line.put(5, 6, 7)
     running = line.one(limit=1)

@@ -50,9 +50,9 @@ def test_schemas(queues: SqlQueue, any_server: str, schema: str) -> None:
 def test_queues(queues: SqlQueue, name: str) -> None:
     with pytest.raises(InvalidInput, match="queue name"):
         QueueSpec(name, Work)
-    for look in (queues.settings, queues.depth, queues.pause, lambda queue: queues.claim(queue, limit=1, worker="w")):
+    for call in (queues.settings, queues.depth, queues.pause, lambda queue: queues.claim(queue, limit=1, worker="w")):
         with pytest.raises(InvalidInput, match="queue name"):
-            look(name)
+            call(name)
 
 
 @pytest.mark.parametrize("name", ["select", "table", "user"])

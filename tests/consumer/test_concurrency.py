@@ -106,7 +106,7 @@ def test_a_stopped_drain_ends_what_it_has_begun_and_claims_nothing_more(
     assert (depth.running, depth.ready) == (0, 20 - summary.succeeded)
 
 
-def test_an_interrupt_tells_the_handlers_and_waits_for_them(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_an_interrupt_cancels_the_handlers_and_waits_for_them(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     begun = threading.Barrier(3, timeout=PATIENCE)
     outcomes = [Done(), Cancel("the consumer stops")]
 

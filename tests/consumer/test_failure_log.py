@@ -75,7 +75,7 @@ def test_each_failed_attempt_is_one_line_in_every_mode(
     assert lines.said == FAILED
 
 
-def test_a_worker_of_a_manager_tells_as_well(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
+def test_a_worker_of_a_manager_logs_failures_as_well(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
     spec = replace(spec, strategy="assign")
     queue.create_queue(spec)
     queue.enqueue(spec, NewJob(Work(n=0), max_attempts=1))

@@ -17,7 +17,7 @@ from tests.support import Work, rows, until, value
 
 @pytest.fixture(autouse=True)
 def due(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_looked_at", {})
+    monkeypatch.setattr(upkeep, "_checked_at", {})
     monkeypatch.setattr(upkeep, "_LEAVE_SECONDS", PATIENCE)
     rows(queue, "INSERT INTO {s}.maintenance (due_at) VALUES (now())")
     rows(queue, "INSERT INTO {s}.waiter VALUES ('work', 'gone', now() - interval '2 minutes')")
@@ -40,13 +40,15 @@ def test_one_that_is_set_not_to_does_not(queue: SqlQueue, spec: QueueSpec[Work])
     assert left(queue) == 1
 
 
-def test_a_process_looks_once_a_minute(queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_checks_once_a_minute(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
     Consumer(queue, spec, lambda job: Done()).drain()
     rows(queue, "UPDATE {s}.maintenance SET due_at = now()")
     rows(queue, "INSERT INTO {s}.waiter VALUES ('work', 'gone', now() - interval '2 minutes')")
     Consumer(queue, spec, lambda job: Done()).drain()
     assert left(queue) == 1
-    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "CHECK_SECONDS", 0.0)
     Consumer(queue, spec, lambda job: Done()).drain()
     assert left(queue) == 0
 
@@ -55,7 +57,7 @@ def test_it_is_done_beside_the_work_and_by_one_of_all(
     queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While maintenance stands still consumers go on, and none of them begins another."""
-    monkeypatch.setattr(upkeep, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "CHECK_SECONDS", 0.0)
     handled, runs, original = threading.Event(), [], Maintenance._maintain
 
     def waiting(self: Maintenance, at: Any, days_ahead: int, **given: Any) -> Maintained:

@@ -23,7 +23,7 @@ from dagster_sqlqueue.db.executors import Parameters, Row, Transaction
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Batch
-from tests.faults.worker import History
+from tests.faults.task import History
 from tests.gate import plugin
 from tests.support import rows
 

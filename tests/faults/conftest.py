@@ -18,7 +18,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from tests.faults.checker import UNBOUNDED, Bounds, asleep, audited, check, tables
-from tests.faults.worker import History, Task, consume
+from tests.faults.task import History, Task
+from tests.faults.worker import consume
 from tests.gate.patience import PATIENCE, sized
 from tests.gate.plugin import note_figures
 from tests.support import OwnServer, Work, make_due, own_server, rows, until, value

@@ -14,8 +14,8 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
 from dagster_sqlqueue.people import Action, HumanWork, JobEvent, Stage, TaskState, replay
 from dagster_sqlqueue.people.model import event_of, task_of
-from tests.faults.worker import PLANTS as PLANTS_OF_ALL
-from tests.faults.worker import History, Task, plant
+from tests.faults.task import PLANTS as PLANTS_OF_ALL
+from tests.faults.task import History, Task, plant
 from tests.gate.plugin import verdict
 from tests.support import on_sigterm, rows
 
@@ -36,7 +36,7 @@ PLANTS = {
         "FROM completed WHERE hashtext(id::text) %% 10 <> 0\n",
     ),
 }
-"""Bugs by name, as those of `worker`."""
+"""Bugs by name, as those of `task`."""
 
 PLANTS_OF_ALL.update(PLANTS)
 

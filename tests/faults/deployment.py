@@ -23,7 +23,7 @@ from dagster_sqlqueue.orchestration import slots
 from tests.faults.checker import audited
 from tests.faults.gates import Caught, Gates
 from tests.faults.location import BOOKED, LEASED
-from tests.faults.worker import History
+from tests.faults.task import History
 from tests.gate.patience import PATIENCE
 from tests.support import OwnServer, Work, rows, until, value
 from tests.support.quick_start import quick_start

@@ -16,8 +16,8 @@ from uuid_utils.compat import uuid7
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import GroupClosed
 from dagster_sqlqueue.followers import Callback, Followers, Submitted
-from tests.faults.worker import PLANTS as PLANTS_OF_ALL
-from tests.faults.worker import History, Task, plant, wait_for
+from tests.faults.task import PLANTS as PLANTS_OF_ALL
+from tests.faults.task import History, Task, plant, wait_for
 from tests.gate.plugin import verdict
 from tests.support import Work, on_sigterm
 
@@ -46,7 +46,7 @@ PLANTS = {
         "SELECT gen_random_uuid(), merged.id",
     ),
 }
-"""Bugs by name, as those of `worker`."""
+"""Bugs by name, as those of `task`."""
 
 PLANTS_OF_ALL.update(PLANTS)
 

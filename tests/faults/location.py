@@ -3,7 +3,7 @@
 Its processes pass by gates at each hand-over, and the runs write a history. Where the tests have them:
 
 - `loading`: a run's process, before it has loaded this module.
-- `<queue>.looking`, `<queue>.reserved`: a tick, before it reads, and when it has reserved slots for its runs.
+- `<queue>.reading`, `<queue>.reserved`: a tick, before it reads, and when it has reserved slots for its runs.
 - `<queue>.opened`: a run that has not said yet that its slot is in use; `<queue>.claiming`: before its first claim.
 - `<queue>.handling`: in the middle of its first batch; `<queue>.ending`: a batch was worked off and is about to be ended;
   `<queue>.ended`: it is, and the next one was taken.
@@ -39,7 +39,8 @@ from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 from tests.faults.gates import Gates
-from tests.faults.worker import History, Witness
+from tests.faults.task import History
+from tests.faults.worker import Witness
 from tests.support import Work
 
 LEASE_SECONDS = float(os.environ.get("SQLQUEUE_FAULTS_LEASE", "4"))
@@ -98,7 +99,7 @@ class Watched(SqlQueue):
             history.note("run", pid=os.getpid(), **this_run)
 
     def peek_heads(self, name: str) -> Any:
-        gates.pass_by(f"{name}.looking", queue=name)
+        gates.pass_by(f"{name}.reading", queue=name)
         return super().peek_heads(name)
 
 

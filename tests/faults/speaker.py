@@ -12,7 +12,8 @@ from psycopg import sql
 
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Reject, Retry, Snooze
 from dagster_sqlqueue.schema.functions import pinned_schema
-from tests.faults.worker import OUTCOMES, History, Task, _die, wait_for
+from tests.faults.task import History, Task, die, wait_for
+from tests.faults.worker import OUTCOMES
 from tests.support import on_sigterm
 
 
@@ -32,7 +33,7 @@ class Speaker:
             self._after -= 1
             if self._after == 0:
                 self._history.note("dies", verb=verb)
-                threading.Thread(target=_die, args=(self._luck.uniform(0, 0.004),), daemon=True).start()
+                threading.Thread(target=die, args=(self._luck.uniform(0, 0.004),), daemon=True).start()
         text = sql.SQL(query).format(**self._names)  # type: ignore[arg-type]
         return self.connection.execute(text, parameters or None).fetchall()
 

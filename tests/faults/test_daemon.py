@@ -24,7 +24,7 @@ POINTS = {
     "leased.reserved", "booked.reserved", "submitting", "queued", "launching", "loading", "booked.opened",
     "leased.claiming", "booked.claiming", "leased.handling", "booked.handling", "leased.ending", "leased.ended",
     "leased.drained", "booked.drained", "leased.finished", "booked.finished", "daemon, idle", "code server, a run loads",
-    "code server, runs work", "database, in a batch", "database, between batches", "database, a tick looks",
+    "code server, runs work", "database, in a batch", "database, between batches", "database, a tick reads",
 }  # fmt: skip
 """Where something is killed, or crashed."""
 
@@ -134,7 +134,7 @@ def test_whatever_is_killed_each_effect_is_there_once(deployed: Deployment) -> N
     before_the_first_claim(d)
     with_the_code_server_away(d)
     with_the_database_away(d)
-    while_a_tick_looks(d)
+    while_a_tick_reads(d)
     while_nothing_is_to_be_done(d)
 
     note(d)
@@ -229,11 +229,11 @@ def with_the_database_away(d: Deployment) -> None:
     d.drained()
 
 
-def while_a_tick_looks(d: Deployment) -> None:
-    d.gates.arm("leased.looking")
-    d.gates.wait("leased.looking")
-    d.crash_database("database, a tick looks")
-    d.let_go("leased.looking")
+def while_a_tick_reads(d: Deployment) -> None:
+    d.gates.arm("leased.reading")
+    d.gates.wait("leased.reading")
+    d.crash_database("database, a tick reads")
+    d.let_go("leased.reading")
     d.gates.arm("booked.reserved")
     d.enqueue(BOOKED, PORTION)
     d.gates.wait("booked.reserved")

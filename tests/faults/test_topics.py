@@ -13,6 +13,7 @@ import pytest
 from dagster_sqlqueue import Consumer, QueueSpec
 from dagster_sqlqueue.topics import Topics
 from tests.faults.conftest import Fleet
+from tests.faults.task import History
 from tests.faults.topical import (
     COPY_NAMES,
     MOVE_NAMES,
@@ -32,7 +33,6 @@ from tests.faults.topical import (
     subscribe,
     work_off,
 )
-from tests.faults.worker import History
 from tests.gate.patience import sized
 from tests.support import Work, until, value
 from tests.support.few import few
@@ -49,7 +49,7 @@ DUPLICATES = sized(1, 5)
 SEEN_AGAIN = {
     "a group of which all get it": "went to more than one that compete",
     "ids that are new each time": "jobs for copy0",
-    "a look past the archive": "jobs for copy0",
+    "a search past the archive": "jobs for copy0",
 }
 """Bugs that show when a message is sent again, and how."""
 

@@ -95,11 +95,11 @@ def test_a_crash_of_the_server_leaves_each_effect_once(crashing: Fleet, server: 
     assert crashing.queue.archived("work", since_seconds=SINCE) == {"succeeded": JOBS}
 
 
-def test_a_look_that_does_not_lock_is_seen(effects: Fleet, tmp_path: Path) -> None:
+def test_a_pick_that_does_not_lock_is_seen(effects: Fleet, tmp_path: Path) -> None:
     effects.enqueue(5)
     may_end = tmp_path / "may end"
     for count in (1, 2):
-        within_a_transaction(effects, hang_until=may_end, plant="a look that does not lock")
+        within_a_transaction(effects, hang_until=may_end, plant="a pick that does not lock")
         until(lambda: len(effects.all("handled")) == count, "a job in hand of each")  # noqa: B023
     may_end.touch()
     effects.drained()

@@ -20,8 +20,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import ClaimFilter, Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.topics import Message, Topics
-from tests.faults.worker import PLANTS as PLANTS_OF_ALL
-from tests.faults.worker import History, Task, plant, wait_for
+from tests.faults.task import PLANTS as PLANTS_OF_ALL
+from tests.faults.task import History, Task, plant, wait_for
 from tests.gate.plugin import verdict
 from tests.support import Work, on_sigterm, rows
 
@@ -51,10 +51,10 @@ PLANTS = {
         "sha256(uuid_send(m.id) || convert_to(one",
         "sha256(uuid_send(gen_random_uuid()) || convert_to(one",
     ),
-    "a look past the archive": ("drop_already_finished", "WHERE j.id = ANY", "WHERE false AND j.id = ANY"),
+    "a search past the archive": ("drop_already_finished", "WHERE j.id = ANY", "WHERE false AND j.id = ANY"),
     "filters that are not asked": ("publish", "m.payload @> s.payload", "true"),
 }
-"""Bugs by name, as those of `worker`."""
+"""Bugs by name, as those of `task`."""
 
 PLANTS_OF_ALL.update(PLANTS)
 

@@ -37,7 +37,7 @@ def mixed(job: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", few(list(Mode), 1))
-def test_the_last_end_tells_the_counts(
+def test_the_last_end_notifies_with_the_counts(
     queue: SqlQueue, spec: QueueSpec[Work], followers: Followers, groups: Groups, mode: Mode
 ) -> None:
     group = groups.open(Callback("ended", context={"run": 7}))

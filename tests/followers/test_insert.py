@@ -95,7 +95,7 @@ def test_after_the_end_the_key_is_free(queue: SqlQueue, spec: QueueSpec[Work], f
     assert [(end.context, end.job_id) for end in ended_jobs(queue)] == [("ada", first.id), ("bob", second.id)]
 
 
-def test_ignore_leaves_out_and_tells_nobody(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_ignore_leaves_out_and_notifies_nobody(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     followers.enqueue(spec, keyed(1), callbacks=mine("ada"))
     left = followers.enqueue(spec, keyed(2), callbacks=mine("bob"), on_conflict="ignore")
     assert (left.job_id, left.inserted, left.merged) == (None, False, False)
@@ -227,7 +227,7 @@ def test_following_a_live_job(queue: SqlQueue, spec: QueueSpec[Work], followers:
     assert sorted(str(end.context) for end in ended_jobs(queue)) == ["ada", "bob"]
 
 
-def test_following_an_ended_job_tells_at_once(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_following_an_ended_job_notifies_at_once(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     job_id = queue.enqueue(spec, Work(n=1))
     assert job_id
     work_off(queue, spec)

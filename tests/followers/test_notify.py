@@ -297,7 +297,7 @@ def test_a_schema_with_the_longest_name_has_a_channel(url: str, spec: QueueSpec[
         assert len(ended_jobs(queue)) == 1
 
 
-def test_a_finish_of_many_tells_each(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
+def test_a_finish_of_many_notifies_each(queue: SqlQueue, spec: QueueSpec[Work], followers: Followers) -> None:
     followers.enqueue_many(spec, [Work(n=n) for n in range(300)], callbacks=Callback("ended"))
     queue.enqueue_many(spec, [Work(n=n) for n in range(300, 400)])
     Consumer(queue, spec, lambda job: None, batch_size=100).drain()

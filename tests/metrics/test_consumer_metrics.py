@@ -174,10 +174,10 @@ def test_one_consumer_is_counted_through_all_its_drains_and_while_it_works(
 ) -> None:
     seen: list[float] = []
 
-    def look(job: Job[Work]) -> None:
+    def scrape(job: Job[Work]) -> None:
         seen.append(scraped(registry)[key("sqlqueue_consumer_claimed_jobs_total", queue="work")])
 
-    consumer = Consumer(queue, spec, look, batch_size=1, hooks=[ConsumerMetrics(registry)])
+    consumer = Consumer(queue, spec, scrape, batch_size=1, hooks=[ConsumerMetrics(registry)])
     for _ in range(3):
         queue.enqueue_many(spec, [Work(n=0), Work(n=0)])
         consumer.drain()

@@ -16,10 +16,12 @@ from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget, Py
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource
 from tests.gate.patience import FULL
-from tests.support import Work
+from tests.support import Work, rows
 
 WORK = QueueSpec("work", Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
 """What the fixture `spec` returns, for the ops at the top of a module."""
+SENSOR = "work_sensor"
+"""The name of the sensor of `WORK` where nothing else is said."""
 
 NewInstance = Callable[..., AbstractContextManager[dg.DagsterInstance]]
 """What the fixture `new_instance` returns: a Dagster instance for a block, with these overrides of its settings."""
@@ -115,3 +117,8 @@ def failure_of(result: dg.ExecuteInProcessResult, op: str) -> tuple[str, dict[st
     assert failure.user_failure_data is not None
     shown = failure.user_failure_data
     return str(shown.description), {name: found.value for name, found in shown.metadata.items()}
+
+
+def expire(queue: SqlQueue) -> None:
+    """Let the time pass for which slots are taken."""
+    rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now() - interval '1 second'")

@@ -123,7 +123,7 @@ def test_jobs_are_worked_on_side_by_side(deployment: Deployment, spec: QueueSpec
 def test_a_run_maintains_when_that_is_due_unless_switched_off(
     queue: SqlQueue, in_memory: Deployment, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch, maintain: bool
 ) -> None:
-    monkeypatch.setattr(upkeep, "_looked_at", {})
+    monkeypatch.setattr(upkeep, "_checked_at", {})
     monkeypatch.setattr(upkeep, "_LEAVE_SECONDS", PATIENCE)
     rows(queue, "INSERT INTO {s}.maintenance (due_at) VALUES (now())")
     drain = queue_consumer(spec, **({} if maintain else {"maintain": False}))(lambda job: None)

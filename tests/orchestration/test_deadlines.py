@@ -17,7 +17,7 @@ from dagster_sqlqueue.orchestration import (
     build_deadline_check,
     build_fanout_asset,
 )
-from dagster_sqlqueue.orchestration.deadlines import Deadlines, last_days, look_at_deadlines
+from dagster_sqlqueue.orchestration.deadlines import Deadlines, check_deadlines, last_days
 from dagster_sqlqueue.orchestration.fanout import daily_jobs
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.selection import Selection
@@ -94,20 +94,20 @@ def test_deadlines_on_the_days_on_which_clocks_are_changed(
         finish(queue, account, day, deadline + margin)
         finish(queue, account, day - DAY, before + margin)
 
-    def look(now: datetime, days: int = 2) -> Deadlines:
-        return look_at_deadlines(queue, "daily", accounts, days=days, now=now)
+    def checked(now: datetime, days: int = 2) -> Deadlines:
+        return check_deadlines(queue, "daily", accounts, days=days, now=now)
 
-    assert missed(look(deadline)) == [
+    assert missed(checked(deadline)) == [
         ("late", day, "late"),
         ("waits", day, "open"),
         ("late", day - DAY, "late"),
         ("waits", day - DAY, "open"),
     ]
-    assert {(one.day, one.deadline) for one in look(deadline).missed} == {(day, deadline), (day - DAY, before)}
-    assert look(deadline).by_day == {day: 3, day - DAY: 3}
+    assert {(one.day, one.deadline) for one in checked(deadline).missed} == {(day, deadline), (day - DAY, before)}
+    assert checked(deadline).by_day == {day: 3, day - DAY: 3}
     # A moment before, the day has not had its deadline, and the one before that day's is looked at.
-    assert look(deadline - SECOND).by_day == {day - DAY: 3, day - 2 * DAY: 3}
-    assert [one.day for one in look(deadline - SECOND, days=1).missed] == [day - DAY] * 2
+    assert checked(deadline - SECOND).by_day == {day - DAY: 3, day - 2 * DAY: 3}
+    assert [one.day for one in checked(deadline - SECOND, days=1).missed] == [day - DAY] * 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_each_account_is_looked_at_by_its_own_clocks(queue: SqlQueue, daily: Que
     ]
     fan_out(queue, daily, accounts, day)
     morning = datetime(2025, 10, 26, 7, 0, tzinfo=UTC)
-    found = look_at_deadlines(queue, "daily", accounts, days=1, now=morning)
+    found = check_deadlines(queue, "daily", accounts, days=1, now=morning)
     assert found.by_day == {day: 2, day - DAY: 1}
     assert missed(found) == [("berlin", day, "open"), ("first", day, "open"), ("nyc", day - DAY, "missing")]
 
@@ -180,7 +180,7 @@ def last_two(queue: SqlQueue, deadline: time) -> tuple[date, date]:
     return last, last - DAY
 
 
-def test_the_check_tells_who_was_not_done(queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check) -> None:
+def test_the_check_names_who_was_not_done(queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check) -> None:
     last, before = last_two(queue, time(8))
     accounts = [Account(name, "UTC") for name in ("fine", "late", "open", "failed", "cancelled", "missing")]
     fan_out(queue, daily, accounts[:-1], before, last)
@@ -234,9 +234,9 @@ def test_only_days_that_there_are_and_that_are_expected_count(queue: SqlQueue, d
     accounts = [Account("old", "UTC"), Account("new", "UTC"), Account("old", "UTC")]
     now = datetime(2026, 1, 10, 12, tzinfo=UTC)
     days = dg.DailyPartitionsDefinition(start_date="2026-01-06", end_date="2026-01-09")
-    found = look_at_deadlines(queue, "daily", accounts, days=7, partitions_def=days, now=now)
+    found = check_deadlines(queue, "daily", accounts, days=7, partitions_def=days, now=now)
     assert found.by_day == {date(2026, 1, day): 2 for day in (8, 7, 6)}
-    found = look_at_deadlines(
+    found = check_deadlines(
         queue,
         "daily",
         accounts,
@@ -247,7 +247,7 @@ def test_only_days_that_there_are_and_that_are_expected_count(queue: SqlQueue, d
     )
     assert found.by_day == {date(2026, 1, 8): 2, date(2026, 1, 7): 1, date(2026, 1, 6): 1}
     assert found.expected == 4
-    nothing = look_at_deadlines(queue, "daily", accounts, partitions_def=days, now=datetime(2026, 1, 2, tzinfo=UTC))
+    nothing = check_deadlines(queue, "daily", accounts, partitions_def=days, now=datetime(2026, 1, 2, tzinfo=UTC))
     assert (nothing.expected, nothing.missed) == (0, [])
 
 
@@ -270,9 +270,9 @@ def test_what_is_wrong_is_said(queue: SqlQueue, daily: QueueSpec[DailyAccount], 
         with pytest.raises(InvalidInput, match="days is"):
             build_deadline_check(daily, list, days=days)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="account 'a' has the time zone 'Mars/Olympus', which is unknown"):
-        look_at_deadlines(queue, "daily", [Account("a", "Mars/Olympus")])
+        check_deadlines(queue, "daily", [Account("a", "Mars/Olympus")])
     with pytest.raises(UnknownQueue, match="there is no queue 'weekly'"):
-        look_at_deadlines(queue, "weekly", [Account("a", "UTC")])
+        check_deadlines(queue, "weekly", [Account("a", "UTC")])
     with pytest.raises(dg.Failure, match="there is no account to check in the queue 'daily'"):
         check([])
 

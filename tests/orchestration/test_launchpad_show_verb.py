@@ -128,7 +128,7 @@ def test_no_field_takes_an_environment_variable(
 
 
 def test_what_is_reported_stays_small_whatever_jobs_hold(queue: SqlQueue, launchpad: Launchpad) -> None:
-    """Metadata is read whole with every look at a run or an asset."""
+    """Metadata is read whole with every view of a run or an asset."""
     for _ in range(60):
         queue.enqueue(PLAIN, NewJob(Work(n=1, note="y" * 20_000), unique_key=f"{uuid4()}{'u' * 900}", tags=["t" * 900]))
     jobs = take(queue, 60)

@@ -160,7 +160,7 @@ def test_a_stale_completion_is_counted_and_shown(
     assert caplog.text.count("lease lost: what became of it was refused") == 2
 
 
-def test_a_claim_op_tells_of_a_job_whose_last_attempt_killed_its_run(
+def test_a_claim_op_logs_a_job_whose_last_attempt_killed_its_run(
     queue: SqlQueue, in_memory: Deployment, caplog: pytest.LogCaptureFixture
 ) -> None:
     @dg.job

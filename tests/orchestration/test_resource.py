@@ -87,14 +87,14 @@ def test_a_run_is_named_in_the_database_and_its_connections_are_closed(
     names: list[str] = []
 
     @dg.op
-    def look(sqlqueue: SqlQueueResource) -> None:
+    def read_queues(sqlqueue: SqlQueueResource) -> None:
         sqlqueue.queue.queues()
         query = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'dagster-sqlqueue/%%'"
         names.extend(name for (name,) in rows(queue, query))
 
     @dg.job(executor_def=dg.in_process_executor)
     def job() -> None:
-        look()
+        read_queues()
 
     result = job.execute_in_process(instance=instance, resources={"sqlqueue": resource})
     assert f"dagster-sqlqueue/{result.run_id}" in names

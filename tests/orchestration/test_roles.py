@@ -105,7 +105,7 @@ def test_a_sensor_that_ticks_schedules_is_an_operator(
     assert staff.owner.depth("work").ready == 1
 
 
-def test_who_starts_launchpad_jobs_is_an_operator_and_who_looks_an_observer(
+def test_who_starts_launchpad_jobs_is_an_operator_and_who_reads_an_observer(
     staff: Staff, spec: QueueSpec[Work], instance: dg.DagsterInstance
 ) -> None:
     job = str(staff.users[Role.PRODUCER].enqueue(spec, Work(n=1)))
@@ -151,7 +151,7 @@ def test_maintenance_is_an_operators(staff: Staff, instance: dg.DagsterInstance)
 
 
 @pytest.mark.prove
-def test_a_check_of_deadlines_is_anybody_who_looks(staff: Staff, instance: dg.DagsterInstance) -> None:
+def test_anybody_may_check_deadlines(staff: Staff, instance: dg.DagsterInstance) -> None:
     daily = QueueSpec("daily", DailyAccount)
     staff.owner.create_queue(daily)
     check = build_deadline_check(daily, lambda: [Account("a", "UTC")])

@@ -25,10 +25,8 @@ from dagster_sqlqueue.orchestration import (
     slots,
 )
 from dagster_sqlqueue.queue.endings import Ending, Endings
-from tests.orchestration.support import Deployment, NewInstance, configs, done_by, evaluations
+from tests.orchestration.support import SENSOR, Deployment, NewInstance, configs, done_by, evaluations
 from tests.support import Work, rows
-
-SENSOR = "work_sensor"
 
 
 @pytest.fixture

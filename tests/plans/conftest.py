@@ -94,6 +94,12 @@ def _keyed(queue: SqlQueue) -> None:
     )
 
 
+@pytest.fixture(scope="session")
+def revision(backlog: SqlQueue) -> int:
+    """Of the settings of `work`."""
+    return backlog.settings("work").revision
+
+
 @pytest.fixture
 def explained(backlog: SqlQueue) -> SqlQueue:
     """The queue whose statements are explained: a module may have one of its own."""

@@ -24,6 +24,8 @@ BESIDE = sized(20_000, 100_000)
 """How many rows a test puts beside those that it is about."""
 PLAN_MODES = few(["force_generic_plan", "force_custom_plan"], 1)
 """The first is the mode of the library's sessions and functions."""
+SIZES = few([1, 1_000, 100], 2)
+"""Of batches."""
 
 SLACK = 300
 """Pages that every bound allows beside what it counts: where a page of an index splits, and for the few dead rows that other
@@ -229,6 +231,7 @@ class KeptExplainer(Explainer):
         return self._explain(self._execute(f"kept_{verb}", len(given)), given)
 
 
+BY_CLAIM = {("Index Scan", "job_claim"), ("Index Only Scan", "job_claim")}
 BY_ID = {("Index Scan", "job_pkey"), ("Bitmap Heap Scan", None), ("Bitmap", "job_pkey")}
 
 

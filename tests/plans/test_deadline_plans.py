@@ -1,4 +1,4 @@
-"""The plan of the look at deadlines, on 200,000 live jobs and 100,000 archived ones: by primary keys alone."""
+"""The plan of the check of deadlines, on 200,000 live jobs and 100,000 archived ones: by primary keys alone."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,8 +14,8 @@ from tests.support import rows
 
 ARCHIVED = sized(50_000, 100_000)
 DAYS = 10
-LOOKED_AT = 4
-"""Days of the archive that a look of two days reads, at the most: those, two of slack, and today."""
+DAYS_READ = 4
+"""Days of the archive that a check of two days reads, at the most: those, two of slack, and today."""
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +89,10 @@ def test_deadlines_missed(explain: Explainer, archive: SqlQueue, count: int) -> 
     assert by_id
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in of_archive) <= 2 * part
     # An id is a probe of the job table, and of each day since then, the one of tomorrow and the default one.
-    assert plan.buffers <= 3 * count * (1 + LOOKED_AT + 2) + 4 * count + SLACK
+    assert plan.buffers <= 3 * count * (1 + DAYS_READ + 2) + 4 * count + SLACK
 
 
-def test_a_look_at_running_jobs_reads_nothing_else(explain: Explainer, archive: SqlQueue) -> None:
+def test_a_check_of_running_jobs_reads_nothing_else(explain: Explainer, archive: SqlQueue) -> None:
     ids = running(archive, 500)
     now = datetime.now(UTC)
     plan = explain("deadlines_missed", queue="work", ids=ids, deadlines=[now] * 500, since=now - timedelta(hours=60))

@@ -156,7 +156,7 @@ def test_groups(explain: Explainer, followed: SqlQueue) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 1_000])
-def test_telling_those_who_were_left_out(explain: Explainer, limit: int) -> None:
+def test_notifying_those_who_were_left_out(explain: Explainer, limit: int) -> None:
     plan = explain("notify_missed_followers", after=UUID(int=0), limit=limit)
     never_from_end_to_end(plan, "job", "follower")
     assert plan.scans() == {("Index Only Scan", "job_pkey")}
@@ -179,7 +179,7 @@ def read(transaction: "psycopg.Connection[Any]") -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
-def test_telling_and_counting(
+def test_notifying_and_counting(
     transaction: "psycopg.Connection[Any]", explain: Explainer, followed: SqlQueue, count: int
 ) -> None:
     """What the triggers do when followed jobs end: the server counts it."""

@@ -1,8 +1,8 @@
 """What the SQL functions read, on 200,000 jobs: each call as a whole, and the statements in them with their generic plans.
 
 A call is measured from outside: the pages that it touched, in whatever statement, and the rows of tables of jobs that were
-read otherwise than by an index. The bounds are those of the statements (see test_plans), and for each job of a claim the row
-once more, through the primary key. A call that was made before has its plans.
+read otherwise than by an index. The bounds are those of the statements (see test_claim_plans and test_job_plans), and for
+each job of a claim the row once more, through the primary key. A call that was made before has its plans.
 """
 
 import re
@@ -16,8 +16,7 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.schema import functions
-from tests.plans.explaining import BY_ID, LANES, SLACK, Fetched, Plan, due, running
-from tests.plans.test_plans import BY_CLAIM, EVERYWHERE
+from tests.plans.explaining import BY_CLAIM, BY_ID, EVERYWHERE, LANES, SLACK, Fetched, Plan, due, running
 from tests.plans.undoing import undone
 from tests.support.few import few
 
@@ -172,7 +171,7 @@ def test_enqueue_many(calling: Calling, on_duplicate: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("call", ["peek('work', 100)", "depth('work', 1000)"])
-def test_looks(calling: Calling, call: str) -> None:
+def test_reads(calling: Calling, call: str) -> None:
     calling(call)
     assert calling(call) <= 4_000 + 14 * LANES + FIXED
 
@@ -186,7 +185,7 @@ def explained(backlog: SqlQueue, name: str, **given: object) -> Plan:
     names = list(dict.fromkeys(re.findall(r"param\.([a-z_]+)", text)))
     for number, parameter in enumerate(names, 1):
         text = re.sub(rf"param\.{parameter}\b", f"${number}", text)
-    types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "look": "integer"}
+    types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "per_bucket": "integer"}
     types |= {"buckets": "smallint[]", "hints": "text[]", "lease_seconds": "float8", "worker": "text", "ids": "uuid[]"}
     types |= {"lease_nos": "bigint[]", "suspects": "boolean"}
     with undone(backlog, "force_generic_plan") as connection:
@@ -214,7 +213,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
         buckets=EVERYWHERE,
         hints=[],
         limit=limit,
-        look=limit,
+        per_bucket=limit,
         lease_seconds=60.0,
         worker="w",
         suspects=True,

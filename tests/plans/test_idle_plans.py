@@ -106,7 +106,7 @@ def kept(url: str, request: pytest.FixtureRequest) -> Iterator[Kept]:
             " (SELECT min(order_no) FROM {s}.job WHERE queue = 'keyed' GROUP BY ordering_key)",
         )
         kept = Kept(queue, owner, *(_ids(owner, *which) for which in (DUE, RUN, TURNING)))
-        # The first look steps over the rows that were claimed, and marks their entries dead: once nobody sees them any more.
+        # The first one steps over the rows that were claimed, and marks their entries dead: once nobody sees them any more.
         claimed = value(owner, "SELECT CAST(CAST(pg_current_xact_id() AS text) AS bigint)")
         until(lambda: value(owner, SEEN, claimed) == 0, "an end of what others in this database had open")
         explained(kept, "pick_round_robin", 1)
@@ -158,9 +158,9 @@ def _statements(
     fences = {"ids": running, "lease_nos": [1] * len(running)}
     ends = {"states": ["succeeded"] * len(due), "results": [None] * len(due), "errors": [None] * len(due)}
     back = {"delays": [1.0] * len(due), "moments": [None] * len(due), "errors": ["x"] * len(due)}
-    look = {"buckets": EVERYWHERE, "hints": FROM_THE_BEGINNING, "limit": limit, "look": limit}
-    work = {"queue": "work", "revision": _revision(queue, "work"), **look}
-    limited = {"queue": "limited", "revision": _revision(queue, "limited"), **look}
+    claim = {"buckets": EVERYWHERE, "hints": FROM_THE_BEGINNING, "limit": limit, "per_bucket": limit}
+    work = {"queue": "work", "revision": _revision(queue, "work"), **claim}
+    limited = {"queue": "limited", "revision": _revision(queue, "limited"), **claim}
     keys = [f"key {n}" for n in range(min(limit, KEYS))]
     return {
         "claim_round_robin": {**work, **CLAIM},
@@ -190,8 +190,8 @@ def _statements(
         "key_turns": {"queue": "keyed", "ids": turning},
         "park_waiting": {"queue": "keyed", "ids": turning},
         "key_promote": {"queue": "keyed", "keys": keys},
-        "waiter_look": {"queue": "work", "buckets": None, "open": []},
-        "waiter_glance": {"queue": "work", "buckets": None, "open": []},
+        "waiter_poll": {"queue": "work", "buckets": None, "open": []},
+        "waiter_poll_hinted": {"queue": "work", "buckets": None, "open": []},
     }
 
 
@@ -208,7 +208,7 @@ CHOOSING = {
     "pick_fifo": 35,
     "list_executable": 30,
 }
-"""How many pages each touches for a job of its limit: see test_plans."""
+"""How many pages each touches for a job of its limit: see test_claim_plans."""
 BY_IDS = [
     "grant", "grant_assign", "complete_plain", "complete", "requeue", "hold_running", "heartbeat", "lock_leased",
     "complete_plain_locked", "complete_locked", "return_locked", "pick_ids",
@@ -248,8 +248,8 @@ def test_the_allowance_of_a_limit(kept: Kept) -> None:
     assert plan.buffers <= 2 * RUNNING + SLACK
 
 
-@pytest.mark.parametrize("verb", ["waiter_look", "waiter_glance"])
-def test_the_look_of_one_who_waits(kept: Kept, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["waiter_poll", "waiter_poll_hinted"])
+def test_the_poll_of_a_waiter(kept: Kept, verb: str) -> None:
     # It reads the head of every lane, where the entries of what other tests undid stay until somebody has met them.
     explained(kept, verb, 1)
     plan = explained(kept, verb, 1)

@@ -42,7 +42,7 @@ def test_jobs_by_their_ids(explain: Explainer, backlog: SqlQueue, count: int) ->
 
 
 def test_grants_that_have_expired(explain: Explainer, backlog: SqlQueue) -> None:
-    """Each grant is a look at its job; half of these are over."""
+    """Each grant is a read of its job; half of these are over."""
     over = due(backlog, RUNNING)
     for ids in (running(backlog, RUNNING), over):
         explain.run(

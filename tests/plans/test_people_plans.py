@@ -203,16 +203,16 @@ AT_FIRST = {"after_priority": 9, "after_at": "-infinity", "after_id": UUID(int=0
 def test_held_jobs_without_a_task(explain: Explainer, scan: int) -> None:
     """A page of what nobody claims in a bucket is read, and no job that waits."""
     pages = 0
-    place, looked_at = AT_FIRST, scan
+    place, scanned = AT_FIRST, scan
     missing: set[UUID] = set()
-    while looked_at == scan and pages < 100:
+    while scanned == scan and pages < 100:
         parameters = {"queue": "work", "bucket": 3, "scan": scan, **place}
         if pages < 2:
             plan = explain("tasks_missing", **parameters)
             assert {"job_claim", "human_task_pkey"} <= indexes(plan)
             assert read(plan, "job") <= scan
             assert plan.buffers <= 6 * scan + SLACK
-        ids, looked_at, priority, last = explain.answer("tasks_missing", **parameters)
+        ids, scanned, priority, last = explain.answer("tasks_missing", **parameters)
         missing |= set(ids)
         place = {"after_priority": priority, "after_id": last}
         pages += 1

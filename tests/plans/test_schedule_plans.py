@@ -59,7 +59,7 @@ def rows_read(plan: Plan) -> int:
     )
 
 
-def test_a_look_reads_what_is_due_and_nothing_else(explain: Explainer) -> None:
+def test_a_tick_reads_what_is_due_and_nothing_else(explain: Explainer) -> None:
     plan = explain("schedules_due", limit=LIMIT)
     assert plan.root["Actual Rows"] == DUE
     assert scans(plan) == {("Index Scan", "schedule_next")}
@@ -102,7 +102,7 @@ def test_moving_on(explain: Explainer) -> None:
     assert plan.buffers <= 25 * DUE + SLACK
 
 
-def test_when_everything_is_due_a_look_reads_as_many_as_it_takes(explain: Explainer) -> None:
+def test_when_everything_is_due_a_tick_reads_as_many_as_it_takes(explain: Explainer) -> None:
     explain.run("UPDATE {s}.schedule SET next_tick = next_tick - interval '30 days' WHERE next_tick > now()")
     plan = explain("schedules_due", limit=LIMIT)
     assert plan.root["Actual Rows"] == LIMIT

@@ -55,8 +55,8 @@ def archived(url: str) -> Iterator[SqlQueue]:
 
 
 @pytest.fixture(scope="module")
-def looked(archived: SqlQueue) -> tuple[str, str]:
-    """A look before the 200, and one after."""
+def positions(archived: SqlQueue) -> tuple[str, str]:
+    """Where the archive stood before the 200, and after."""
     before = str(archived.database.run("stream_now", {"queue": "work"})[0][0])
     rows(
         archived,
@@ -70,11 +70,11 @@ def looked(archived: SqlQueue) -> tuple[str, str]:
 
 
 @pytest.fixture
-def explained(archived: SqlQueue, looked: tuple[str, str]) -> SqlQueue:
+def explained(archived: SqlQueue, positions: tuple[str, str]) -> SqlQueue:
     return archived
 
 
-def looked_at(plan: Plan) -> int:
+def scanned(plan: Plan) -> int:
     """Rows of the archive that scans looked at, with those that a filter threw away."""
     return sum(
         round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
@@ -85,14 +85,14 @@ def looked_at(plan: Plan) -> int:
 
 def test_where_the_archive_stands(explain: Explainer) -> None:
     plan = explain("stream_now", queue="work")
-    assert looked_at(plan) <= 4 * (DAYS + 3)
+    assert scanned(plan) <= 4 * (DAYS + 3)
 
 
-def test_what_is_new(explain: Explainer, looked: tuple[str, str]) -> None:
-    after, until = looked
+def test_what_is_new(explain: Explainer, positions: tuple[str, str]) -> None:
+    after, until = positions
     plan = explain("stream_window", queue="work", after=after, until=until, from_time=None)
     assert plan.root["Actual Rows"] == 1
-    assert looked_at(plan) <= NEW + DAYS
+    assert scanned(plan) <= NEW + DAYS
     assert explain.answer("stream_window", queue="work", after=after, until=until, from_time=None)[0] == NEW
 
 
@@ -103,15 +103,15 @@ def _middle(explain: Explainer) -> tuple[datetime, UUID]:
     return found[0]
 
 
-def test_the_end_of_a_batch_of_a_backlog(explain: Explainer, looked: tuple[str, str]) -> None:
+def test_the_end_of_a_batch_of_a_backlog(explain: Explainer, positions: tuple[str, str]) -> None:
     at, row = _middle(explain)
-    place = {"queue": "work", "after": EVERYTHING, "until": looked[1], "at": at, "id": row}
+    place = {"queue": "work", "after": EVERYTHING, "until": positions[1], "at": at, "id": row}
     plan = explain("stream_cut", **place, skip=999)
     assert plan.root["Actual Rows"] == 2
-    assert looked_at(plan) <= 1_100
+    assert scanned(plan) <= 1_100
 
 
-def test_the_end_of_a_batch_within_one_moment(explain: Explainer, looked: tuple[str, str]) -> None:
+def test_the_end_of_a_batch_within_one_moment(explain: Explainer, positions: tuple[str, str]) -> None:
     """On a day of published batches, a batch of the stream reads its own rows, not all of the moment, nor the next one."""
     opens = "date_trunc('day', now(), 'UTC') - interval '5 days'"
     explain.run(
@@ -132,12 +132,12 @@ def test_the_end_of_a_batch_within_one_moment(explain: Explainer, looked: tuple[
     place = {"queue": "work", "after": EVERYTHING, "until": f"{beyond}:{beyond}:", "at": at, "id": row}
     plan = explain("stream_cut", **place, skip=99)
     assert plan.root["Actual Rows"] == 2
-    assert looked_at(plan) <= 200
+    assert scanned(plan) <= 200
 
 
-def test_the_slices_of_a_batch_of_a_backlog(explain: Explainer, looked: tuple[str, str]) -> None:
+def test_the_slices_of_a_batch_of_a_backlog(explain: Explainer, positions: tuple[str, str]) -> None:
     at, row = _middle(explain)
-    place = {"queue": "work", "after": EVERYTHING, "until": looked[1], "at": at, "id": row}
+    place = {"queue": "work", "after": EVERYTHING, "until": positions[1], "at": at, "id": row}
     ((end_at, end_id), _) = explain.run(
         "SELECT finished_at, id FROM {s}.job_archive WHERE queue = 'work' AND finished_at > %s"
         " ORDER BY finished_at, id OFFSET 999 LIMIT 2",
@@ -145,17 +145,17 @@ def test_the_slices_of_a_batch_of_a_backlog(explain: Explainer, looked: tuple[st
     )
     plan = explain("stream_slices", **place, end_at=end_at, end_id=end_id, step=100)
     assert plan.root["Actual Rows"] == 9
-    assert looked_at(plan) <= 1_100
+    assert scanned(plan) <= 1_100
 
 
-def test_the_slices_of_a_batch_that_ended_at_one_moment(explain: Explainer, looked: tuple[str, str]) -> None:
-    after, until = looked
+def test_the_slices_of_a_batch_that_ended_at_one_moment(explain: Explainer, positions: tuple[str, str]) -> None:
+    after, until = positions
     ((at,),) = explain.run("SELECT max(finished_at) FROM {s}.job_archive")
     place = {"queue": "work", "after": after, "until": until, "at": at, "id": UUID(int=0)}
     plan = explain("stream_slices", **place, end_at="infinity", end_id=UUID(int=0), step=20)
     assert plan.root["Actual Rows"] == NEW / 20 - 1
     # Once for how many they are, and once for their ids.
-    assert looked_at(plan) <= 2 * NEW + DAYS
+    assert scanned(plan) <= 2 * NEW + DAYS
 
 
 def test_what_is_removed(explain: Explainer) -> None:

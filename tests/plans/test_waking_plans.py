@@ -68,9 +68,9 @@ def test_arming_and_disarming(crowded: Explainer) -> None:
     assert crowded.read_whole("armed_waiter") == 0
 
 
-@pytest.mark.parametrize("verb", ["waiter_look", "waiter_glance"])
+@pytest.mark.parametrize("verb", ["waiter_poll", "waiter_poll_hinted"])
 @pytest.mark.parametrize("buckets", [None, [3, 5]])
-def test_looking(explain: Explainer, verb: str, buckets: "list[int] | None") -> None:
+def test_polling(explain: Explainer, verb: str, buckets: "list[int] | None") -> None:
     plan = explain(verb, queue="work", buckets=buckets, open=[])
     assert plan.root["Actual Rows"] == 1
     assert plan.buffers <= 2 * 8 * LANES + SLACK

@@ -108,7 +108,7 @@ def test_managers_and_workers(queue: SqlQueue, pooled: Pooled) -> None:
         assert manage.result(PATIENCE) == 200
 
 
-def test_a_consumer_that_waits_looks(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_consumer_that_waits_polls(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     consumer = Consumer(queue, spec, lambda job: Done())
     with ThreadPoolExecutor(1) as pool:
         drain = pool.submit(consumer.drain, linger_seconds=3_600)

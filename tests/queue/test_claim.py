@@ -250,7 +250,7 @@ def test_creating_a_queue_again_changes_its_settings_but_not_its_buckets(queue: 
     assert queue.settings("work") == settings
 
 
-def test_ended_by_us_tells_our_endings_from_others(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_ended_by_us_returns_our_endings_only(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(2)])
     first, second = claim(queue)
     queue.complete([first])

@@ -21,7 +21,7 @@ def put_as_many(queue: SqlQueue, spec: QueueSpec[Work], n: int, key: str | None 
 
 
 @pytest.mark.parametrize("one", [put, put_as_many])
-def test_a_waiting_job_takes_everything_but_what_tells_where_it_stands(
+def test_a_waiting_job_takes_everything_but_its_place(
     queue: SqlQueue, spec: QueueSpec[Work], one: Callable[..., Any]
 ) -> None:
     first = queue.enqueue(

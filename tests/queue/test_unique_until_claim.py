@@ -179,12 +179,12 @@ def test_an_enqueue_that_meets_a_claim_waits_for_it(queue: SqlQueue, spec: Queue
 def test_a_replacement_that_a_claim_overtakes_is_not_lost(
     queue: SqlQueue, spec: QueueSpec[Work], another: bool
 ) -> None:
-    """The waiting job comes after the first look for one, is claimed once it was met; then another comes, or none."""
+    """The waiting job comes after the first search for one, is claimed once it was met; then another comes, or none."""
     steps = insert.one("work", new_row(spec, NewJob(Work(n=9), unique_key="u", unique_until="claim")), "replace")
-    looks = 0
+    replacements = 0
 
     def watched() -> Steps[UUID | None]:
-        nonlocal looks
+        nonlocal replacements
         answer: Sequence[Row] | None = None
         while True:
             try:
@@ -192,16 +192,16 @@ def test_a_replacement_that_a_claim_overtakes_is_not_lost(
             except StopIteration as done:
                 found: UUID | None = done.value
                 return found
-            looking = isinstance(request, Statement) and request.name == "enqueue_replace"
-            looks += looking
-            if looking and looks == 2:
+            replacing = isinstance(request, Statement) and request.name == "enqueue_replace"
+            replacements += replacing
+            if replacing and replacements == 2:
                 assert numbers(claim(queue)) == [1]
             answer = yield request
-            if looking and (looks == 1 or (looks == 2 and another)):
-                assert put(queue, spec, looks)
+            if replacing and (replacements == 1 or (replacements == 2 and another)):
+                assert put(queue, spec, replacements)
 
     assert drive(watched(), queue.database)
-    assert looks == 2 + another
+    assert replacements == 2 + another
     assert waiting(queue) == [9]
 
 

@@ -1,4 +1,4 @@
-"""Waiting for the ends of jobs: woken where the database can, looking where it cannot."""
+"""Waiting for the ends of jobs: woken where the database can, polling where it cannot."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -157,7 +157,7 @@ def test_a_connection_that_is_about_to_listen_does_not_yet(fresh: SqlQueue, url:
 
 @pytest.mark.usefixtures("rare")
 def test_no_wake_up_is_lost(queue: SqlQueue, spec: QueueSpec[Work], results: Results) -> None:
-    """Jobs that end while their wait begins: every one is seen without the look that comes later."""
+    """Jobs that end while their wait begins: every one is seen without the poll that comes later."""
     (warm,) = enqueued(queue, spec)
     with waiting(lambda: results.wait(warm, timeout_seconds=LONG)) as wait:
         until(lambda: heard(results) and value(queue, FOLLOWERS) == 1)

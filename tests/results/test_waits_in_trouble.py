@@ -64,7 +64,7 @@ def test_where_no_connection_is_to_be_had(
         begin = results._end_listener._begin
 
         def begin_without() -> None:
-            """Somebody else takes the only connection between the first look and the listening."""
+            """Somebody else takes the only connection between the first read and the listening."""
             others.enter_context(narrow.database.connection())
             begin()
 
@@ -184,7 +184,7 @@ def waiters(url: str, queue: SqlQueue) -> Iterator[Waiters]:
         process.communicate()
 
 
-@pytest.mark.parametrize("how", few(["listening", "looking"], 1))
+@pytest.mark.parametrize("how", few(["listening", "polling"], 1))
 def test_in_other_processes(waiters: Waiters, queue: SqlQueue, spec: QueueSpec[Work], how: str) -> None:
     ids = enqueued(queue, spec, 6)
     processes = [waiters.start(how, ids[n % 3 :]) for n in range(sized(2, 4))]
@@ -248,7 +248,7 @@ def test_an_interrupt_between_the_note_and_its_answer_leaves_nothing(
     assert value(queue, FOLLOWERS) == 0
 
 
-def test_a_closed_one_still_looks(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_closed_one_still_polls(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     (id,) = enqueued(queue, spec)
     results = Results(queue)
     with waiting(lambda: results.wait(id, timeout_seconds=LONG)) as wait:

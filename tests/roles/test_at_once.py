@@ -39,7 +39,7 @@ def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: Q
             count += Consumer(consumer, spec, lambda _: Done()).drain().succeeded
         return count
 
-    def look() -> int:
+    def read() -> int:
         count = 0
         while not installed.is_set():
             count += len(observer.queues()) + (observer.stats("work").ready >= 0)
@@ -51,16 +51,16 @@ def test_nobody_is_refused_while_roles_are_installed_again(staff: Staff, spec: Q
         return 1
 
     with ThreadPoolExecutor(5) as pool:
-        at_it = [pool.submit(job) for job in (put, work, look, vacuum)]
+        at_it = [pool.submit(job) for job in (put, work, read, vacuum)]
         try:
             for _ in range(installs):
                 staff.owner.install_roles()
         finally:
             installed.set()
-        put_in, done, looked, _ = (future.result() for future in at_it)
+        put_in, done, found, _ = (future.result() for future in at_it)
     done += Consumer(consumer, spec, lambda _: Done()).drain().succeeded
     assert put_in == done > 0
-    assert looked > 0
+    assert found > 0
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(8, marks=pytest.mark.prove)])

@@ -84,13 +84,13 @@ def decide(staff: Staff, call: Call) -> None:
     call("resume('called')")
 
 
-def look(staff: Staff, call: Call) -> None:
+def read_queue(staff: Staff, call: Call) -> None:
     put(staff)
     call("peek('called')")
     call("depth('called')")
 
 
-def look_at_one(staff: Staff, call: Call) -> None:
+def read_one(staff: Staff, call: Call) -> None:
     call("job(%s)", put(staff))
 
 
@@ -101,8 +101,8 @@ CALLS = {
     end: {C, O},
     give_back: {C},
     decide: {O},
-    look: {C, O, B},
-    look_at_one: {O, B},
+    read_queue: {C, O, B},
+    read_one: {O, B},
 }
 
 

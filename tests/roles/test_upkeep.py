@@ -18,7 +18,7 @@ _TODAY = datetime.now(UTC).date()
 
 
 def test_a_consumer_does_what_is_due(shared: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_looked_at", {})
+    monkeypatch.setattr(upkeep, "_checked_at", {})
     monkeypatch.setattr(upkeep, "_LEAVE_SECONDS", PATIENCE)
     owner, consumer = shared.owner, shared.users[Role.CONSUMER]
     spec = QueueSpec("upkept", Work, retention_days=3)

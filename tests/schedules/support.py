@@ -1,4 +1,4 @@
-"""What the tests of schedules share: an outage without waiting for one, and a look at what was enqueued."""
+"""What the tests of schedules share: an outage without waiting for one, and a query of what was enqueued."""
 
 from datetime import datetime, timedelta
 

@@ -150,7 +150,7 @@ def fields(expression: str) -> CronSim:
     return CronSim(expression, datetime(2001, 1, 1))
 
 
-def by_looking(expression: str, zone: ZoneInfo, begin: datetime, days: int) -> list[datetime]:
+def minute_by_minute(expression: str, zone: ZoneInfo, begin: datetime, days: int) -> list[datetime]:
     """The ticks of some days, found by looking at every minute: what the rules say, and nothing cleverer."""
     rule = fields(expression)
 
@@ -187,13 +187,13 @@ def by_looking(expression: str, zone: ZoneInfo, begin: datetime, days: int) -> l
     parts=st.tuples(*(st.sampled_from(FIELD[name]) for name in ("minute", "hour", "day", "dow"))),
     asked=st.integers(0, 4 * 24 * 60 * 60),
 )
-def test_ticks_are_those_found_by_looking_at_every_minute(
+def test_ticks_are_those_found_at_every_minute(
     zone: str, begin: datetime, parts: tuple[str, str, str, str], asked: int
 ) -> None:
     minute, hour, day, dow = parts
     expression = f"{minute} {hour} {day} * {dow}"
     # Looked at from a day earlier on, so that it is known what the wall has shown.
-    expected = by_looking(expression, ZoneInfo(zone), begin - timedelta(days=1), 8)
+    expected = minute_by_minute(expression, ZoneInfo(zone), begin - timedelta(days=1), 8)
     moment = begin + timedelta(seconds=asked)
     until = begin + timedelta(days=7)
     ticks = []

@@ -66,7 +66,7 @@ def test_a_schedule_made_meanwhile_is_seen_at_the_next_poll(
         until(lambda: ticks_of(queue, "s"))
 
 
-def test_more_than_one_look_takes_is_not_waited_for(
+def test_more_than_one_tick_takes_is_not_waited_for(
     queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]
 ) -> None:
     schedules.put(spec, "s", Work(n=1), cron="* * * * *", catch_up="all")

@@ -1,4 +1,4 @@
-"""What a look at the schedules enqueues: each tick once, what was missed by the schedule's policy, and what stops it."""
+"""What a tick of the schedules enqueues: each tick once, what was missed by the schedule's policy, and what stops it."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

@@ -13,7 +13,7 @@ from dagster_sqlqueue.spark.source import register_source
 from tests.spark.consuming_support import SALES, Sale
 
 
-def look_at(job: Job[Sale]) -> Outcome | None:
+def reject_nothing(job: Job[Sale]) -> Outcome | None:
     return Reject("a sale of nothing") if job.payload.amount <= 0 else None
 
 
@@ -30,7 +30,7 @@ def main(remote: str, url: str, schema: str, checkpoint: str) -> None:
             sys.stdout.write(f"days {[sorted({str(row.day) for row in frame.collect()}) for frame in frames[:2]]}\n")
             sys.stdout.write(f"columns {frames[2].columns} {frames[2].count()}\n")
             done = first.write_sql(frames[0].select("account", "amount"), f"{schema}.sold", by_tasks=True)
-            summary = for_each_job(second, look_at)
+            summary = for_each_job(second, reject_nothing)
             sys.stdout.write(f"written {done} succeeded {summary.succeeded} rejected {summary.rejected}\n")
         columns = json.dumps({"amount": {"path": "payload.amount", "type": "bigint"}})
         ended = spark.readStream.format(FORMAT).options(queue="sales", columns=columns, states="failed").load()

@@ -160,3 +160,14 @@ def asset_work(queue: SqlQueue, output: Path | str) -> Daily:
 def as_arrow(found: Sequence[tuple[Any, ...]]) -> pa.Table:
     names = ("day", "account", "events", "size")
     return pa.table(dict(zip(names, map(list, zip(*found, strict=True)), strict=True)))
+
+
+def nothing_was_done(queue: SqlQueue, output: Path) -> None:
+    assert in_table(queue) == []
+    assert in_files(output) == []
+    assert endings(queue) == []
+    assert list(output.glob(".staging/*")) == []
+
+
+def broken(events: DataFrame) -> DataFrame:
+    raise RuntimeError("the café is closed")

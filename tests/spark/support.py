@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from psycopg import sql
+from pyspark.sql import DataFrame
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from tests.support import Work, rows
@@ -59,3 +60,7 @@ def archive(queue: SqlQueue, jobs: Iterable[Done], name: str = "work") -> None:
         " AS t (id, queue, state, at, payload, result, error)",
         *(list(column) for column in zip(*everything, strict=True)),
     )
+
+
+def listed(frame: DataFrame) -> list[Any]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)

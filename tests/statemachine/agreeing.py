@@ -52,7 +52,7 @@ def limits_hold(model: Model, granted: list[ModelJob]) -> None:
 
 def tables_agree(server: Server, model: Model, began: datetime) -> None:
     """Every job, live or archived, is in the tables as the model has it; moments count from where the run `began`."""
-    rows = server.look(LIVE, began)
+    rows = server.execute(LIVE, began)
     live = sorted(model.live.values(), key=lambda job: (job.bucket, job.place))
     same(
         [row[:7] + row[9:14] for row in rows],
@@ -67,7 +67,7 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
     same([row[8] for row in rows if row[3] == "running"], [job.limited for job in live if job.state == "running"])
     numbered = sorted((row[7], row[0]) for row in rows if row[7] is not None)
     same([job for _, job in numbered], [job.id for job in sorted(live, key=order) if job.order_no])
-    archived = sorted(server.look(ARCHIVED))
+    archived = sorted(server.execute(ARCHIVED))
     same(
         [row[:9] for row in archived],
         [
@@ -78,7 +78,7 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
             for job in sorted(model.archive.values(), key=lambda job: job.id)
         ],
     )  # fmt: skip
-    same(int(server.look(STALE)[0][0]), model.stale)
+    same(int(server.execute(STALE)[0][0]), model.stale)
 
 
 def promises_hold(model: Model) -> None:

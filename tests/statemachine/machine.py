@@ -73,7 +73,7 @@ def acting(machine: type["QueueMachine"]) -> Any:
     def act(self: QueueMachine, action: tuple[str, dict[str, Any]]) -> None:
         name, values = action
         self.history.append(f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})")
-        with self.telling_history():
+        with self.with_history():
             getattr(self, name)(**values)
 
     return act
@@ -107,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.enqueue(jobs)
 
     @contextlib.contextmanager
-    def telling_history(self) -> Iterator[None]:
+    def with_history(self) -> Iterator[None]:
         """Say what was done before, when it led to a divergence."""
         try:
             yield
@@ -213,7 +213,7 @@ class QueueMachine(RuleBasedStateMachine):
         once: bool = False,
     ) -> None:
         """Have the model claim too, and compare: `before` are the leases before, `jobs` what the library handed out."""
-        now = self.server.look("SELECT id, lease_no FROM job UNION ALL SELECT id, lease_no FROM job_archive")
+        now = self.server.execute("SELECT id, lease_no FROM job UNION ALL SELECT id, lease_no FROM job_archive")
         granted = {job for job, lease_no in now if lease_no > before.get(job, lease_no)}
         expected = self.model.claim(limit, buckets, tag, granted, [job.id for job in jobs], hints=remembered, once=once)
         by_chance = self.model.spec.strategy not in (Strategy.ROUND_ROBIN, Strategy.FIFO) and tag is None
@@ -300,13 +300,13 @@ class QueueMachine(RuleBasedStateMachine):
             job = jobs[index % len(jobs)]
             self.model.shift(job, hours_ago)
             ago = "UPDATE job SET available_at = statement_timestamp() - make_interval(hours => %s) WHERE id = %s"
-            self.server.look(ago, hours_ago, job.id)
+            self.server.execute(ago, hours_ago, job.id)
         return bool(jobs)
 
     @step(1)
     def an_interval_passes(self) -> None:
         self.model.starts = 0
-        self.server.look("UPDATE rate_start SET started_at = started_at - make_interval(secs => %s)", HOUR)
+        self.server.execute("UPDATE rate_start SET started_at = started_at - make_interval(secs => %s)", HOUR)
 
     # Running the queue
 
@@ -333,7 +333,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_agree(self) -> None:
-        with self.telling_history():
+        with self.with_history():
             tables_agree(self.server, self.model, self.began)
             promises_hold(self.model)
 

@@ -183,7 +183,7 @@ class Model:
         return picked
 
     def _picked_beside_suspects(self, chosen: list[ModelJob], unfit: list[ModelJob], most: int) -> list[ModelJob]:
-        """What one look of a strategy that leaves something to chance took, where some leases ran out: one of these jobs, or
+        """What one pick of a strategy that leaves something to chance took, where some leases ran out: one of these jobs, or
         some of the others.
         """
         for job in [job for job in unfit if job.suspect]:

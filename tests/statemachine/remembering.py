@@ -86,7 +86,7 @@ class RememberingMachine(LockedMachine):
     def learn_the_heads(self, consumer: int) -> None:
         """Take what the database knows of the heads, as a consumer does every few seconds."""
         queue = self.server.consumers[consumer]
-        self.server.look("UPDATE bucket SET swept_at = '-infinity'")
+        self.server.execute("UPDATE bucket SET swept_at = '-infinity'")
         queue.leases.note_sweep("work")
         heads = queue.leases.head_hints("work")
         self.hints[consumer].know(heads)

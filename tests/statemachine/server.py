@@ -1,4 +1,4 @@
-"""The library under test, and a look at its tables."""
+"""The library under test, and a connection to its tables."""
 
 from datetime import datetime
 from typing import Any
@@ -9,18 +9,18 @@ from dagster_sqlqueue import SqlQueue
 
 
 class Server:
-    """The library under test: two consumers and an operator, each with what it remembers, and a look at the tables."""
+    """The library under test, two consumers and an operator, each with what it remembers; and a connection to the tables."""
 
     def __init__(self, url: str, schema: str) -> None:
         self.consumers = [SqlQueue(url, schema=schema, pool_size=1) for _ in range(2)]
         self.operator = SqlQueue(url, schema=schema, pool_size=1)
         self.operator.migrate()
-        self._look = psycopg.connect(url, autocommit=True, options=f"-c search_path={schema} -c timezone=UTC")
+        self._tables = psycopg.connect(url, autocommit=True, options=f"-c search_path={schema} -c timezone=UTC")
 
     def close(self) -> None:
         for queue in (*self.consumers, self.operator):
             queue.close()
-        self._look.close()
+        self._tables.close()
 
     def reset(self) -> datetime:
         """Empty the tables; returns the time."""
@@ -28,14 +28,14 @@ class Server:
             "job, job_archive, job_replaced, transactional_consumer, rate_start, stale_write, waiter, worker, assignment,"
             " bucket, queue"
         )
-        self._look.execute(";".join(f"DELETE FROM {table}" for table in tables.split(", ")))
+        self._tables.execute(";".join(f"DELETE FROM {table}" for table in tables.split(", ")))
         for queue in (*self.consumers, self.operator):
             queue.catalog._seen.clear()
-        self._look.execute("SELECT setseed(0.5)")
-        return self.look("SELECT statement_timestamp()")[0][0]
+        self._tables.execute("SELECT setseed(0.5)")
+        return self.execute("SELECT statement_timestamp()")[0][0]
 
-    def look(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = self._look.execute(query, parameters or None, prepare=True)
+    def execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self._tables.execute(query, parameters or None, prepare=True)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -1,4 +1,4 @@
-"""What the tests share: a payload, a look at the tables, waiting on conditions, and servers of one's own."""
+"""What the tests share: a payload, queries of the tables, waiting on conditions, and servers of one's own."""
 
 import atexit
 import contextlib
@@ -41,8 +41,8 @@ class Work(BaseModel):
 def until(condition: Callable[[], T], what: str = "the condition", seconds: float = PATIENCE) -> T:
     """The condition's first true value; fails when it does not come in time.
 
-    It is looked at less often the longer it takes, four times a second at last: a look may be a query of a server, or one at
-    all processes of the machine, and would take the time of those that are waited for. No two pauses are alike: what is
+    It is checked less often the longer it takes, four times a second at last: a check may be a query of a server, or of all
+    processes of the machine, and would take the time of those that are waited for. No two pauses are alike: what is
     waited for may come and go at intervals of its own.
     """
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A topic, queues that subscribe to it, and a look at the jobs that its messages became."""
+"""A topic, queues that subscribe to it, and a query of the jobs that its messages became."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -127,7 +127,7 @@ def test_it_joins_the_caller_s_transaction(url: str, topics: Topics, recorded: R
     assert value(topics.queue, "SELECT count(*) FROM {s}.job") == 0
 
 
-def test_refusals_tell_their_class_alone(topics: Topics, recorded: Recorded) -> None:
+def test_spans_of_refusals_name_only_the_class(topics: Topics, recorded: Recorded) -> None:
     sending = Topics(traced(topics.queue, recorded))
     wrong: Any = {"n": "secret"}
     with pytest.raises(InvalidPayload):

@@ -64,7 +64,7 @@ def test_a_queue_that_is_removed_ends_every_process_with_its_code(shop: Shop, qu
     assert "Traceback" not in worker.errors
 
 
-def test_figures_and_the_last_error_are_told(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_stats_and_the_last_error_are_shown(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, failing_once(10))
     worker = shop.start("--every", "100ms")
 

@@ -39,10 +39,10 @@ def doctor(
     sqlqueue doctor handlers:emails
     """
     from dagster_sqlqueue.doctor import Verdict, examine
-    from dagster_sqlqueue.worker.handlers import load_spec, look_here
+    from dagster_sqlqueue.worker.handlers import import_from_working_directory, load_spec
 
     if specs:
-        look_here()
+        import_from_working_directory()
     declared = [load_spec(reference) for reference in specs or ()]
     with session.queue(checked=False) as queue:
         found = list(examine(queue.database, declared))

@@ -13,7 +13,7 @@ from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, check_queue_name
-from dagster_sqlqueue.worker.handlers import load_spec, look_here
+from dagster_sqlqueue.worker.handlers import import_from_working_directory, load_spec
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
@@ -153,7 +153,7 @@ def create(
         limits = (max_running, max_running_per_key, rate)
         if ordered or unordered or any(said is not None for said in (*texts, *limits, backoff_factor, backoff_jitter)):
             raise InvalidInput(f"options cannot be combined with {name}; set them in the code")
-        look_here()
+        import_from_working_directory()
         spec = load_spec(name)
         with session.queue() as queue:
             _create(session, queue, spec, _found(queue, spec.name), buckets_named=True)

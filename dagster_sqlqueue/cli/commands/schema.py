@@ -7,7 +7,7 @@ import typer
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.payload.versions import json_schema
-from dagster_sqlqueue.worker.handlers import load_spec, look_here
+from dagster_sqlqueue.worker.handlers import import_from_working_directory, load_spec
 
 
 def register(app: typer.Typer) -> None:
@@ -26,5 +26,5 @@ def schema(
 
     Example: sqlqueue schema handlers:emails
     """
-    look_here()
+    import_from_working_directory()
     render.emit_json(json_schema(load_spec(spec).payload))

@@ -79,7 +79,7 @@ def stats(
         raise InvalidInput(f"--count is {times}; it must be at least 1")
     with session.queue() as source:
         if not watch:
-            found = _look(source, queue)
+            found = _read_stats(source, queue)
             if session.as_json:
                 render.emit_json([asdict(stats) for stats in found])
             else:
@@ -88,14 +88,14 @@ def stats(
         with _output(session, queue, pause) as show:
             done = 0
             while True:
-                show(_look(source, queue))
+                show(_read_stats(source, queue))
                 done += 1
                 if done == times:
                     return
                 time.sleep(pause)
 
 
-def _look(source: "SqlQueue", queue: str | None) -> "list[QueueStats]":
+def _read_stats(source: "SqlQueue", queue: str | None) -> "list[QueueStats]":
     names = [queue] if queue else [settings.name for settings in source.queues()]
     return [source.stats(name) for name in names]
 

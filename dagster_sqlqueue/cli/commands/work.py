@@ -14,7 +14,7 @@ from dagster_sqlqueue.cli.output.worker_log import DEFAULT_EVERY_SECONDS, Progre
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.worker.handlers import QueueHandler, load, look_here
+from dagster_sqlqueue.worker.handlers import QueueHandler, import_from_working_directory, load
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS, CutOff, Signals, Stopper, leave_soon
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def work(
     scraped = _scraped(
         None if metrics_port is None else options.whole("--metrics-port", metrics_port), metrics_address or ADDRESS
     )
-    look_here()
+    import_from_working_directory()
     named = [_weighted(text) for text in handlers]
     loaded = [(load(reference), weight) for reference, weight in named]
     check_handlers(loaded, chosen)

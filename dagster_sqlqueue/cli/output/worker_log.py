@@ -80,7 +80,7 @@ class Progress:
 
         def run() -> None:
             while not self._ended.wait(self._every):
-                self._look(source)
+                self._show_stats(source)
 
         thread = threading.Thread(target=run, name="sqlqueue-progress", daemon=True)
         thread.start()
@@ -89,9 +89,9 @@ class Progress:
         finally:
             self._ended.set()
             thread.join()
-            self._look(source)
+            self._show_stats(source)
 
-    def _look(self, source: "Callable[[], list[WorkerStats]]") -> None:
+    def _show_stats(self, source: "Callable[[], list[WorkerStats]]") -> None:
         found, now = source(), time.monotonic()
         handled = {stats.queue: stats.handled for stats in found}
         while len(self._seen) > 1 and now - self._seen[1][0] >= _RATE_SECONDS:

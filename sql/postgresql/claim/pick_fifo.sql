@@ -1,13 +1,14 @@
 -- Lock the :limit first due jobs of all the buckets given: highest priority first, then the oldest, across buckets.
 --
 -- Source: the merge of bucket heads that Thangamani published for YugabyteDB, repaired: the published form locks through
--- the merging view, which locks nothing in PostgreSQL. Here the heads are read unlocked, :look of each bucket, and what is
+-- the merging view, which locks nothing in PostgreSQL. Here the heads are read unlocked, :per_bucket of each, and what is
 -- locked is then checked again on the base table.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit, look integer.
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit,
+--   per_bucket integer (the most heads to read of each bucket).
 -- Returns: the jobs, in order; lease_no as it was, attempt: how many are spent; suspect: its lease expired; frees_key: its
 --   claim frees its unique key; and with each, how many heads were read. When others have locked all of those, one row of
---   nulls: with as many heads as :look, or more, a larger :look may find jobs.
+--   nulls: with as many heads as :per_bucket, or more, a larger :per_bucket may find jobs.
 -- Locks: the rows returned, in their order, until the transaction ends; rows locked by others are skipped. Guards: I5.
 -- Roles: consumer, operator.
 WITH level AS MATERIALIZED (
@@ -31,9 +32,9 @@ WITH level AS MATERIALIZED (
               )
               AND j.available_at <= statement_timestamp()
             ORDER BY j.available_at, j.id
-            LIMIT :look
+            LIMIT :per_bucket
         ) AS entry
-        LIMIT :look
+        LIMIT :per_bucket
     ) AS due
     WHERE EXISTS (
         SELECT FROM sqlqueue.queue AS q

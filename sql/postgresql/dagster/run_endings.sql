@@ -9,7 +9,7 @@ SELECT
     count(*) FILTER (WHERE ended.claimed_by = :worker AND ended.state = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE ended.claimed_by = :worker AND ended.state = 'failed') AS failed,
     count(*) FILTER (WHERE ended.claimed_by = :worker AND ended.state = 'cancelled') AS cancelled,
-    count(*) AS looked_at
+    count(*) AS scanned
 FROM (
     SELECT a.claimed_by, a.state
     FROM sqlqueue.job_archive AS a

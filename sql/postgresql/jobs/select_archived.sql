@@ -29,7 +29,7 @@ WITH scanned AS MATERIALIZED (
 )
 SELECT
     ARRAY(SELECT s.id FROM scanned AS s WHERE s.fits ORDER BY s.finished_at DESC, s.id DESC) AS ids,
-    (SELECT count(*) FROM scanned) AS looked_at,
+    (SELECT count(*) FROM scanned) AS scanned,
     (SELECT CAST(max(s.finished_at) AS text) FROM scanned AS s) AS first_at,
     CAST(last.finished_at AS text) AS last_at, last.id
 FROM (VALUES (1)) AS one (row)

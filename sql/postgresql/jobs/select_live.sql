@@ -44,7 +44,7 @@ WITH scanned AS MATERIALIZED (
 )
 SELECT
     ARRAY(SELECT s.id FROM scanned AS s WHERE s.fits ORDER BY s.place) AS ids,
-    (SELECT count(*) FROM scanned) AS looked_at,
+    (SELECT count(*) FROM scanned) AS scanned,
     last.priority, CAST(last.available_at AS text) AS available_at, last.id
 FROM (VALUES (1)) AS one (row)
 LEFT JOIN LATERAL (SELECT * FROM scanned AS s ORDER BY s.place DESC LIMIT 1) AS last ON true

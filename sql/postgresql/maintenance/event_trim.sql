@@ -40,7 +40,7 @@ WITH old AS MATERIALIZED (
     RETURNING 1
 )
 SELECT
-    (SELECT count(*) FROM deleted) AS deleted, (SELECT count(*) FROM old) AS looked_at,
+    (SELECT count(*) FROM deleted) AS deleted, (SELECT count(*) FROM old) AS scanned,
     CAST(last.at AS text) AS at, last.job_id, last.no
 FROM (VALUES (1)) AS one (row)
 LEFT JOIN LATERAL (SELECT * FROM old ORDER BY old.at DESC, old.job_id DESC, old.no DESC LIMIT 1) AS last ON true

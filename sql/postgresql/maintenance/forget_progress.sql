@@ -4,18 +4,18 @@
 -- Returns: one row: how many rows were read, how many deleted, the last job read (null: none).
 -- Locks: the deleted rows. Plan: the primary keys, for so many rows.
 -- Roles: consumer, operator.
-WITH looked AS MATERIALIZED (
+WITH scanned AS MATERIALIZED (
     SELECT p.job_id FROM sqlqueue.job_progress AS p WHERE p.job_id > CAST(:after AS uuid) ORDER BY p.job_id LIMIT :limit
 ), gone AS (
     DELETE FROM sqlqueue.job_progress AS p
     WHERE p.job_id = ANY (ARRAY(
-        SELECT looked.job_id
-        FROM looked
-        WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
-          AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[looked.job_id]))
+        SELECT scanned.job_id
+        FROM scanned
+        WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = scanned.job_id OFFSET 0)
+          AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[scanned.job_id]))
     ))
     RETURNING p.job_id
 )
 SELECT
-    (SELECT count(*) FROM looked), (SELECT count(*) FROM gone),
-    (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)
+    (SELECT count(*) FROM scanned), (SELECT count(*) FROM gone),
+    (SELECT s.job_id FROM scanned AS s ORDER BY s.job_id DESC LIMIT 1)

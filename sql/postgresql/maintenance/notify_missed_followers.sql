@@ -8,7 +8,7 @@
 -- Plan: the index of followers by their job, skipping members of groups that were notified, and the primary key of the
 --   jobs, for so many jobs.
 -- Roles: operator.
-WITH looked AS MATERIALIZED (
+WITH scanned AS MATERIALIZED (
     SELECT DISTINCT f.job_id
     FROM sqlqueue.follower AS f
     WHERE f.state IS NULL AND f.job_id > CAST(:after AS uuid)
@@ -16,10 +16,10 @@ WITH looked AS MATERIALIZED (
     LIMIT :limit
 ), lost AS MATERIALIZED (
     SELECT
-        looked.job_id,
-        (SELECT max(a.finished_at) FROM sqlqueue.job_archive AS a WHERE a.id = looked.job_id) AS ended_at
-    FROM looked
-    WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = looked.job_id OFFSET 0)
+        scanned.job_id,
+        (SELECT max(a.finished_at) FROM sqlqueue.job_archive AS a WHERE a.id = scanned.job_id) AS ended_at
+    FROM scanned
+    WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = scanned.job_id OFFSET 0)
 ), notified AS MATERIALIZED (
     SELECT sqlqueue.notify_late_followers(lost.job_id, lost.ended_at) AS followers
     FROM lost
@@ -35,6 +35,6 @@ WITH looked AS MATERIALIZED (
     ON CONFLICT (xact, group_id) DO UPDATE SET members = t.members + EXCLUDED.members
 )
 SELECT
-    (SELECT count(*) FROM looked),
+    (SELECT count(*) FROM scanned),
     CAST(COALESCE((SELECT sum(notified.followers) FROM notified), 0) + (SELECT count(*) FROM gone) AS bigint),
-    (SELECT l.job_id FROM looked AS l ORDER BY l.job_id DESC LIMIT 1)
+    (SELECT s.job_id FROM scanned AS s ORDER BY s.job_id DESC LIMIT 1)

@@ -37,7 +37,7 @@ SELECT
           AND NOT EXISTS (SELECT FROM sqlqueue.human_task AS t WHERE t.job_id = s.id OFFSET 0)
         ORDER BY s.place
     ) AS ids,
-    (SELECT count(*) FROM scanned) AS looked_at,
+    (SELECT count(*) FROM scanned) AS scanned,
     last.priority, last.id
 FROM (VALUES (1)) AS one (row)
 LEFT JOIN LATERAL (SELECT * FROM scanned AS s ORDER BY s.place DESC LIMIT 1) AS last ON true

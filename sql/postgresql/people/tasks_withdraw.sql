@@ -34,5 +34,5 @@ WITH page AS MATERIALIZED (
     RETURNING 1
 )
 SELECT
-    (SELECT count(*) FROM noted) AS ended, (SELECT count(*) FROM page) AS looked_at,
+    (SELECT count(*) FROM noted) AS ended, (SELECT count(*) FROM page) AS scanned,
     (SELECT page.job_id FROM page ORDER BY page.job_id DESC LIMIT 1) AS last_id

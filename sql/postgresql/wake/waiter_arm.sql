@@ -1,6 +1,6 @@
 -- Arm this session, which listens, to be woken once, by the next job enqueued on a queue.
 --
--- Read the queue after it (waiter_look): a job that was committed at the same moment wakes no session.
+-- Read the queue after it (waiter_poll): a job that was committed at the same moment wakes no session.
 --
 -- Parameters: queue text; buckets smallint[] (null: any); choosy boolean (whether the consumer takes only some jobs of
 --   them: then it is notified of each one in addition to another consumer); seconds float8 (from now).

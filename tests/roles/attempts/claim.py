@@ -329,7 +329,7 @@ def give_up_a_batch_and_forget_it(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(C, O, B)
-def look_at_batches(queue: SqlQueue, desk: Desk) -> Any:
+def read_batches(queue: SqlQueue, desk: Desk) -> Any:
     assert batch_admin.batches(queue.database, desk.name) == []
     queue.database.run("batch_stats", {})
 

@@ -131,5 +131,5 @@ def stage_and_drop_a_write(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(P, O, B)
-def look_for_a_write(queue: SqlQueue, desk: Desk) -> Any:
+def find_a_write(queue: SqlQueue, desk: Desk) -> Any:
     assert staged_jobs.written(queue, desk.name, "none") is None

@@ -50,7 +50,7 @@ def steps_of_people(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O, B)
-def look_at_tasks(queue: SqlQueue, desk: Desk) -> Any:
+def read_tasks(queue: SqlQueue, desk: Desk) -> Any:
     id = desk.task(taken=True)
     people = HumanWork(queue)
     assert people.task(id).id == id

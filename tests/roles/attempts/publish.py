@@ -55,7 +55,7 @@ def put_a_schedule(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O, B)
-def look_at_schedules(queue: SqlQueue, desk: Desk) -> Any:
+def read_schedules(queue: SqlQueue, desk: Desk) -> Any:
     name = desk.schedule()
     schedules = Schedules(queue)
     assert schedules.schedule(desk.name, name) in schedules.schedules(desk.name)

@@ -113,7 +113,7 @@ def fill_a_group_awaited(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O, B)
-def look_at_groups(queue: SqlQueue, desk: Desk) -> Any:
+def read_groups(queue: SqlQueue, desk: Desk) -> Any:
     group = opened(desk)
     assert Groups(queue).group(group).pending == 1
     assert Groups(queue).groups(10_000)
@@ -146,7 +146,7 @@ def wait(queue: SqlQueue, desk: Desk) -> Any:
         asyncio.run(both())
         assert results.wait(job.id).succeeded
         assert len(results.wait_many([job.id, other.id])) == 2
-        # In another way than at the first look.
+        # In another way than at the first read.
         (running,) = desk.owner.claim(desk.name, limit=1, worker="w", buckets=[0, 1])
         assert running.id == waits
         end = threading.Timer(0.2, desk.owner.complete, ([running],))

@@ -9,7 +9,7 @@ from tests.roles.desk import EVERYBODY, B, C, Desk, O, verb
 
 
 @verb(C, O, B)
-def look_at_heads_and_depth(queue: SqlQueue, desk: Desk) -> Any:
+def read_heads_and_depth(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     assert queue.peek_heads(desk.name)
     assert queue.depth(desk.name).ready == 3

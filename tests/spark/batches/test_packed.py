@@ -202,7 +202,7 @@ def test_a_job_that_is_sent_again_is_known(many: SqlQueue, spec: QueueSpec[Work]
     assert ended(many, 430)
 
 
-def test_whoever_looks_sees_running_jobs(many: SqlQueue) -> None:
+def test_every_reader_sees_running_jobs(many: SqlQueue) -> None:
     seal(many, owner="me", filter={"n": 7})
     seal(many, "other", owner="you")
     ids = packed(many)

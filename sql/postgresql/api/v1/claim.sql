@@ -36,7 +36,8 @@ DECLARE
     buckets smallint[];
     hints text[] := '{}';
     "limit" integer := claim.max_jobs;
-    look integer;
+    fitting integer;
+    per_bucket integer;
     lease_seconds float8;
     worker text := claim.worker;
     limited boolean;
@@ -230,14 +231,14 @@ BEGIN
                 hints := '{}';
                 clock := clock_timestamp();
                 IF filtered THEN
-                    look := wanted;
+                    fitting := wanted;
                     after_bucket := NULL;
                     after_priority := NULL;
                     after_at := NULL;
                     after_id := NULL;
                     buckets := ARRAY(SELECT b.no FROM unnest(buckets) AS b (no) ORDER BY b.no);
                     LOOP
-                        "limit" := look;
+                        "limit" := fitting;
                         {{scan_fitting}}
                         INTO ids, scanned, next_bucket, next_priority, next_at, next_id;
                         "limit" := wanted;
@@ -248,12 +249,12 @@ BEGIN
                             doubtful := doubtful || job.suspect;
                         END LOOP;
                         EXIT WHEN cardinality(chosen) > 0;
-                        IF cardinality(ids) >= look THEN
+                        IF cardinality(ids) >= fitting THEN
                             -- Others have locked all that was found so far, and there may be more behind it.
-                            look := look * 4;
+                            fitting := fitting * 4;
                         ELSE
                             EXIT WHEN scanned < scan;
-                            look := wanted;
+                            fitting := wanted;
                             after_bucket := next_bucket;
                             after_priority := next_priority;
                             after_at := next_at;
@@ -270,7 +271,7 @@ BEGIN
                             doubtful := doubtful || job.suspect;
                         END LOOP;
                     ELSIF known.strategy = 'fifo' THEN
-                        look := "limit";
+                        per_bucket := "limit";
                         LOOP
                             heads := 0;
                             FOR job IN {{pick_fifo}} LOOP
@@ -282,8 +283,8 @@ BEGIN
                                     doubtful := doubtful || job.suspect;
                                 END IF;
                             END LOOP;
-                            EXIT WHEN cardinality(chosen) > 0 OR heads < look OR look > 100000;
-                            look := look * 4;
+                            EXIT WHEN cardinality(chosen) > 0 OR heads < per_bucket OR per_bucket > 100000;
+                            per_bucket := per_bucket * 4;
                         END LOOP;
                     ELSE
                         FOR job IN {{pick_round_robin}} LOOP

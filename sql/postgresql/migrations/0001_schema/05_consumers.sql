@@ -88,7 +88,7 @@ $$;
 -- Arm this session to be woken by the next job of a queue, once, on its channel.
 --
 -- A job whose transaction searched for a session to wake before this was committed wakes none: poll again after it, and
--- again when the transactions that were open then have ended (waiter_look).
+-- again when the transactions that were open then have ended (waiter_poll).
 --
 -- Parameters: wanted, the queue; among, the buckets from which a job is wanted, null for all; choosy, whether other
 --   conditions decide as well, so that it is notified of each job in addition to another session; seconds, for how long.

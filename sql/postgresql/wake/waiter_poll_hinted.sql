@@ -1,7 +1,7 @@
--- Poll as waiter_look does, where it would read many dead rows: from the head hints on. A job that was committed late, and
--- is due before them, is found by the next waiter_look.
+-- Poll as waiter_poll does, where it would read many dead rows: from the head hints on. A job that was committed late, and
+-- is due before them, is found by the next waiter_poll.
 --
--- Parameters, returns: as waiter_look. Locks: none.
+-- Parameters, returns: as waiter_poll. Locks: none.
 -- Plan: one probe of the index job_claim for each bucket and priority.
 -- Roles: consumer, operator, observer.
 SELECT

@@ -1,7 +1,7 @@
 """Plans of what reads and keeps, on 200,000 live jobs and 120,000 archived ones: every read goes by index and is bounded.
 
 A count reads as many entries as its cap, and a row for each where the entry does not say enough: 10,000 in the views. A
-probe of an index descends at most four pages and reads a row; a look at a queue's archive probes every partition.
+probe of an index descends at most four pages and reads a row; a read of a queue's archive probes every partition.
 """
 
 import re
@@ -160,10 +160,10 @@ def test_archive_counts_of_the_last_minute(explain: Explainer) -> None:
 @pytest.mark.parametrize(("seconds", "limit"), [(86_400.0 * 5, CAP), (60.0, 10 * CAP)])
 def test_run_endings(explain: Explainer, seconds: float, limit: int) -> None:
     plan = explain("run_endings", queue="work", worker="run/1", seconds=seconds, limit=limit)
-    looked_at = min(limit, int(seconds / 0.05))
+    scanned = min(limit, int(seconds / 0.05))
     assert not plan.read_whole("job_archive", more_than=10)
-    assert plan.rows_of("job_archive") <= looked_at + PARTITIONS
-    assert plan.buffers <= 2 * looked_at + PROBE * PARTITIONS + SLACK
+    assert plan.rows_of("job_archive") <= scanned + PARTITIONS
+    assert plan.buffers <= 2 * scanned + PROBE * PARTITIONS + SLACK
 
 
 @pytest.mark.parametrize("limit", [1_000, 2 * CAP + 1])

@@ -1,32 +1,20 @@
-"""`doctor`: each finding on a real server."""
+"""`doctor`: each finding about the server and the schema, on a real server."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.doctor import examine, schema_checks, server_checks
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.doctor import schema_checks, server_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
-from dagster_sqlqueue.schedules import Schedules
+from tests.cli.doctor.support import findings
 from tests.cli.support import Cli
 from tests.gate.patience import sized
-from tests.support import Work, claim, make_due, own_server, rows, until
-
-
-@pytest.fixture
-def queue(fresh: SqlQueue) -> SqlQueue:
-    """Whose tables a test may break."""
-    return fresh
-
-
-def _found(queue: SqlQueue) -> dict[str, Check]:
-    return {check.name: check for check in examine(queue.database)}
+from tests.support import own_server, rows, until
 
 
 def _server(**changes: Any) -> server_checks.Server:
@@ -128,19 +116,19 @@ def test_a_missing_schema_is_a_failure_and_the_rest_is_still_examined(bare: Cli)
 
 def test_the_server_must_write_to_disk(queue: SqlQueue, url: str) -> None:
     with _setting(url, "fsync", "off"):
-        assert _found(queue)["durability"].verdict is Verdict.FAIL
+        assert findings(queue)["durability"].verdict is Verdict.FAIL
 
 
 def test_autovacuum_off(queue: SqlQueue, url: str, schema: str) -> None:
     with _setting(url, "autovacuum", "off"):
-        assert _found(queue)["autovacuum"].verdict is Verdict.FAIL
+        assert findings(queue)["autovacuum"].verdict is Verdict.FAIL
     with queue.database.connection() as connection:
         for off in ("false", "off", "0"):
             connection.execute(f"ALTER TABLE {schema}.job SET (autovacuum_enabled = {off})".encode())
-            found = _found(queue)["autovacuum"]
+            found = findings(queue)["autovacuum"]
             assert found.verdict is Verdict.FAIL
             connection.execute(found.cure.encode())
-            assert _found(queue)["autovacuum"].verdict is Verdict.OK
+            assert findings(queue)["autovacuum"].verdict is Verdict.OK
 
 
 def test_a_default_isolation_that_callers_get(queue: SqlQueue, url: str) -> None:
@@ -148,7 +136,7 @@ def test_a_default_isolation_that_callers_get(queue: SqlQueue, url: str) -> None
         connection.execute("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'")
         try:
             queue.close()
-            found = _found(queue)["isolation"]
+            found = findings(queue)["isolation"]
         finally:
             connection.execute("ALTER ROLE postgres RESET default_transaction_isolation")
     assert found.verdict is Verdict.WARN
@@ -160,14 +148,14 @@ def test_a_transaction_that_pins_dead_rows(queue: SqlQueue, url: str, monkeypatc
     with psycopg.connect(url, application_name="[red]forgotten") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         (pid,) = connection.execute("SELECT pg_backend_pid() FROM pg_class LIMIT 1").fetchone()
-        found = _found(queue)["long transactions"]
+        found = findings(queue)["long transactions"]
         assert found.verdict is Verdict.WARN
         assert f"transaction {pid} ([red]forgotten" in found.found
         assert "pg_terminate_backend" in found.cure
         monkeypatch.setattr(schema_checks, "_PIN_FAIL_SECONDS", 0.0)
-        assert _found(queue)["long transactions"].verdict is Verdict.FAIL
+        assert findings(queue)["long transactions"].verdict is Verdict.FAIL
     monkeypatch.undo()
-    assert _found(queue)["long transactions"].verdict is Verdict.OK
+    assert findings(queue)["long transactions"].verdict is Verdict.OK
 
 
 def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,12 +169,12 @@ def test_a_prepared_transaction_pins_dead_rows_too(monkeypatch: pytest.MonkeyPat
         connection.execute("BEGIN")
         connection.execute("CREATE TABLE forgotten (n integer)")
         connection.execute("PREPARE TRANSACTION 'at ''noon'")
-        found = _found(queue)["long transactions"]
+        found = findings(queue)["long transactions"]
         assert found.verdict is Verdict.WARN
         assert "prepared transaction at 'noon (postgres) for " in found.found
         assert "ROLLBACK PREPARED 'at ''noon'" in found.cure
         connection.execute("ROLLBACK PREPARED 'at ''noon'")
-        assert _found(queue)["long transactions"].verdict is Verdict.OK
+        assert findings(queue)["long transactions"].verdict is Verdict.OK
 
 
 def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
@@ -194,18 +182,18 @@ def test_an_index_that_is_not_there(queue: SqlQueue, schema: str) -> None:
     with queue.database.connection() as connection:
         for name in sorted(schema_checks.known_indexes(1))[:: sized(8, 1)]:
             connection.execute(f"DROP INDEX {schema}.{name}".encode())
-            found = _found(queue)["indexes"]
+            found = findings(queue)["indexes"]
             assert found.verdict is Verdict.FAIL
             assert found.found == f"missing: {name}"
             connection.execute(found.cure.encode())
-            assert _found(queue)["indexes"].verdict is Verdict.OK
+            assert findings(queue)["indexes"].verdict is Verdict.OK
 
 
 def test_an_index_that_has_swollen(queue: SqlQueue, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with queue.database.connection() as connection:
         connection.execute(f"VACUUM ANALYZE {schema}.job".encode())
         monkeypatch.setattr(schema_checks, "_SWOLLEN_BYTES", 0)
-        found = _found(queue)["indexes"]
+        found = findings(queue)["indexes"]
         assert found.verdict is Verdict.WARN
         assert "job_claim (0 MB)" in found.found
         for statement in found.cure.split("; "):
@@ -217,7 +205,7 @@ def test_an_index_that_is_not_valid(queue: SqlQueue, schema: str) -> None:
         connection.execute(f"CREATE TABLE {schema}.doubled AS SELECT 1 AS n FROM generate_series(1, 2)".encode())
         with pytest.raises(psycopg.errors.UniqueViolation):
             connection.execute(f"CREATE UNIQUE INDEX CONCURRENTLY broken ON {schema}.doubled (n)".encode())
-    found = _found(queue)["indexes"]
+    found = findings(queue)["indexes"]
     assert found.verdict is Verdict.FAIL
     assert f"REINDEX INDEX CONCURRENTLY {schema}.broken" in found.cure
 
@@ -226,13 +214,13 @@ def test_archive_partitions(cli: Cli, queue: SqlQueue, schema: str) -> None:
     with queue.database.connection() as connection:
         tomorrow = connection.execute("SELECT to_char(now() + interval '1 day', 'YYYY-MM-DD')").fetchone()[0]
         connection.execute(f"DROP TABLE {schema}.job_archive_{tomorrow.replace('-', '')}".encode())
-        missing = _found(queue)["archive partitions"]
+        missing = findings(queue)["archive partitions"]
         assert missing.verdict is Verdict.WARN
         assert tomorrow in missing.found
         assert cli.run("migrate").exit_code == 0
-        assert _found(queue)["archive partitions"].verdict is Verdict.OK
+        assert findings(queue)["archive partitions"].verdict is Verdict.OK
         _archive(connection, schema, "'2001-01-01'")
-    strays = _found(queue)["archive default"]
+    strays = findings(queue)["archive default"]
     assert strays.verdict is Verdict.WARN
     assert "1 rows in the default partition" in strays.found
 
@@ -241,126 +229,31 @@ def test_jobs_kept_for_too_long(cli: Cli, queue: SqlQueue, schema: str) -> None:
     with queue.database.connection() as connection:
         for days in range(1, 10):
             _archive(connection, schema, f"now() - interval '{days} days'")
-    assert _found(queue)["retention"].verdict is Verdict.OK
+    assert findings(queue)["retention"].verdict is Verdict.OK
     cli.run("create", "work", "--retention-days", "8")
-    assert _found(queue)["retention"].verdict is Verdict.OK
+    assert findings(queue)["retention"].verdict is Verdict.OK
     cli.run("create", "work", "--retention-days", "6")
-    found = _found(queue)["retention"]
+    found = findings(queue)["retention"]
     assert found.verdict is Verdict.WARN
     assert "queue work still holds jobs that finished on " in found.found
 
 
 def test_when_the_schema_was_last_maintained(cli: Cli, queue: SqlQueue) -> None:
-    assert _found(queue)["maintenance"].found == "never done yet"
+    assert findings(queue)["maintenance"].found == "never done yet"
     rows(queue, "UPDATE {s}.maintenance SET due_at = now() - interval '2 days'")
-    late = _found(queue)["maintenance"]
+    late = findings(queue)["maintenance"]
     assert (late.verdict, late.found) == (Verdict.WARN, "never done yet; due for 2 d")
     assert "--no-maintain" in late.cure
     cli.run("maintain")
-    done = _found(queue)["maintenance"]
+    done = findings(queue)["maintenance"]
     assert done.verdict is Verdict.OK
     assert re.fullmatch(r"last done \S+ \w+ ago by \S+/\d+", done.found)
 
 
-def test_queues_that_stand_still(queue: SqlQueue, schema: str, spec: QueueSpec[Work]) -> None:
-    queue.enqueue(spec, Work(n=1))
-    assert _found(queue)["queues"].verdict is Verdict.OK
-    make_due(queue)
-    found = _found(queue)["queues"]
-    assert found.verdict is Verdict.WARN
-    assert re.search(r"work stands still, with jobs due for 36[56] d\b", found.found)
-    claim(queue)
-    assert _found(queue)["queues"].verdict is Verdict.OK
-    with queue.database.connection() as connection:
-        connection.execute(f"UPDATE {schema}.queue SET paused_at = now() - interval '2 days'".encode())
-    found = _found(queue)["queues"]
-    assert "work is paused for 2 d" in found.found
-    assert found.cure.endswith("sqlqueue resume work")
-    queue.pause("work", until=86_400.0)
-    assert _found(queue)["queues"].verdict is Verdict.OK, "it goes on by itself"
-
-
-@pytest.mark.parametrize("turns", [{"ordered": True}, {"max_running_per_key": 1}], ids=["ordered", "limited"])
-def test_keys_whose_jobs_wait_for_a_turn_that_nobody_gives_them(
-    cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], turns: dict[str, Any]
-) -> None:
-    parked = "UPDATE {s}.job SET available_at = 'infinity' WHERE ordering_key <> 'healthy' AND state = 'queued'"
-    for name, found in (("work", ["healthy", "b", "a'\x1b[1m", "c"]), ("other", ["x", "x"])):
-        made = replace(spec, name=name, **turns)
-        queue.create_queue(made)
-        queue.enqueue_many(made, [NewJob(Work(n=1), ordering_key=key) for key in found])
-    assert _found(queue)["keys"] == Check("keys", Verdict.OK, "none waits for a turn that no other job gives it")
-    rows(queue, parked)
-    before = rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1")
-    found = _found(queue)["keys"]
-    assert found.verdict is Verdict.WARN
-    assert found.found == (
-        "jobs of 1 key of queue other, 'x', wait for a turn that no other job gives them;"
-        ' jobs of 3 keys of queue work, such as "a\'\\x1b[1m", wait for a turn that no other job gives them'
-    )
-    assert found.cure == "promote them with: sqlqueue maintain (run it daily)"
-    result = json.loads(cli.run("doctor", "--json").stdout)["checks"]
-    assert {"name": "keys", "verdict": "warn", "found": found.found, "cure": found.cure} in result
-    assert rows(queue, "SELECT j::text FROM {s}.job AS j ORDER BY 1") == before
-    said = cli.run("maintain").stdout
-    assert "promoted jobs of 4 ordering keys that waited for their turn though their key was free\n" in said
-    assert _found(queue)["keys"].verdict is Verdict.OK
-    assert "promoted" not in cli.run("maintain").stdout
-
-
-def test_schedules_that_nobody_ticks(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    schedules = Schedules(queue)
-    schedules.put(spec, "poll", Work(n=1), every=3_600)
-    schedules.put(spec, "later", Work(n=1), cron="@yearly")
-    assert _found(queue)["schedules"].verdict is Verdict.OK
-    schedules.put(spec, "longer", Work(n=2), every=7_200)
-    move = "UPDATE {s}.schedule SET next_tick = statement_timestamp() - make_interval(secs => %s) WHERE name = %s"
-    rows(queue, move, 5, "poll")
-    assert _found(queue)["schedules"].verdict is Verdict.OK
-    rows(queue, move, 61, "poll")
-    rows(queue, move, 7_261, "longer")
-    found = _found(queue)["schedules"]
-    assert found.verdict is Verdict.WARN
-    assert found.found == "work/longer and 1 more are overdue by 2 h 1 min: no scheduler runs"
-    assert found.cure == "start one, or more, with: sqlqueue schedule run"
-    schedules.pause("work", "longer")
-    assert "work/poll is overdue by 1 min" in _found(queue)["schedules"].found
-    schedules.tick()
-    assert _found(queue)["schedules"].verdict is Verdict.OK
-
-
-def test_schedules_of_a_paused_queue(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    schedules = Schedules(queue)
-    for name in ("a", "b"):
-        schedules.put(spec, name, Work(n=1), cron="@yearly")
-    queue.pause("work")
-    found = _found(queue)["schedules"]
-    assert (found.verdict, found.found) == (Verdict.WARN, "work is paused, and 2 schedules go on enqueuing jobs on it")
-    assert found.cure == "resume it with: sqlqueue resume work; or: sqlqueue schedule pause work NAME"
-    queue.pause("work", until=3600)
-    assert _found(queue)["schedules"].verdict is Verdict.OK, "it goes on by itself"
-    queue.pause("work")
-    schedules.pause("work", "a")
-    assert "a schedule goes on" in _found(queue)["schedules"].found
-    schedules.pause("work", "b")
-    assert _found(queue)["schedules"].verdict is Verdict.OK
-
-
-def test_schedules_that_a_scheduler_had_to_pause(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    schedules = Schedules(queue)
-    schedules.put(spec, "at home", Work(n=1), cron="@daily")
-    rows(queue, "UPDATE {s}.schedule SET next_tick = now() - interval '1 day', time_zone = 'Mars/Base'")
-    schedules.tick()
-    found = _found(queue)["schedules"]
-    assert found.verdict is Verdict.WARN
-    assert found.found.startswith("work/at home was paused by a scheduler: there is no time zone 'Mars/Base'")
-    assert found.cure == "correct it; then: sqlqueue schedule resume work 'at home'"
-
-
 def test_dead_rows_in_the_job_table(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _found(queue)["dead rows"].verdict is Verdict.OK
+    assert findings(queue)["dead rows"].verdict is Verdict.OK
     monkeypatch.setattr(schema_checks, "_DEAD_ROWS", -1)
-    found = _found(queue)["dead rows"]
+    found = findings(queue)["dead rows"]
     assert found.verdict is Verdict.WARN
     assert "VACUUM" in found.cure
 
@@ -407,7 +300,7 @@ def test_a_collation_that_changed(recorded: str | None, actual: str | None, verd
 def test_functions_that_are_missing_or_of_another_package(cli: Cli, queue: SqlQueue, schema: str) -> None:
     assert cli.json("functions")["missing"] == []
     rows(queue, f"DROP FUNCTION {schema}_v1.claim")
-    found = _found(queue)["functions"]
+    found = findings(queue)["functions"]
     assert (found.verdict, found.found, found.cure) == (
         Verdict.FAIL,
         f"missing: {schema}_v1.claim",
@@ -418,60 +311,9 @@ def test_functions_that_are_missing_or_of_another_package(cli: Cli, queue: SqlQu
     assert f"missing: {schema}_v1.claim" in " ".join(refused.output.split())
     cli.run("migrate")
     rows(queue, "UPDATE {s}.function_set SET digest = 'another'")
-    assert _found(queue)["functions"].verdict is Verdict.WARN
+    assert findings(queue)["functions"].verdict is Verdict.WARN
     result = cli.run("functions", "--json")
     assert result.exit_code == 1
     assert '"current": false' in result.output
     cli.run("migrate")
     assert cli.json("functions")["current"] is True
-
-
-def test_batches_that_want_looking_after(queue: SqlQueue) -> None:
-    assert _found(queue)["batches"].verdict is Verdict.OK
-    rows(
-        queue,
-        "INSERT INTO {s}.batch (id, key, queue, state, mode, lease_until, owner, attempt, error, unmoved, published_at)"
-        " SELECT gen_random_uuid(), made.key, 'work', state, mode, now() - ago, 'w', attempt, 'out of memory', unmoved,"
-        " CASE state WHEN 'published' THEN now() - ago END"
-        " FROM (VALUES ('a', 'sealed', 'leased', interval '2 hours', 1, false),"
-        " ('b', 'sealed', 'leased', interval '1 minute', 1, false),"
-        " ('c', 'sealing', 'transactional', interval '2 hours', 1, false),"
-        " ('d', 'published', 'leased', interval '2 hours', 1, true),"
-        " ('e', 'published', 'leased', interval '2 hours', 1, true),"
-        " ('f', 'abandoned', 'leased', interval '2 hours', 3, false),"
-        " ('g', 'abandoned', 'leased', interval '2 hours', 2, false)"
-        ") AS made (key, state, mode, ago, attempt, unmoved)",
-    )
-    found = _found(queue)["batches"]
-    assert found.verdict is Verdict.WARN
-    assert found.found == (
-        "work: a is left by the driver for an hour or more, with its jobs; work: the files of d and 1 more are not in their"
-        " place for an hour or more; work: f is abandoned 3 times in a row or more: out of memory"
-    )
-    rows(queue, "UPDATE {s}.batch SET state = 'abandoned' WHERE key IN ('a', 'b', 'c')")
-    rows(queue, "UPDATE {s}.batch SET unmoved = false")
-    rows(
-        queue,
-        "INSERT INTO {s}.batch (id, key, queue, state, lease_until, owner, created_at)"
-        " VALUES (gen_random_uuid(), 'f', 'work', 'published', now(), 'w', now() + interval '1 second')",
-    )
-    assert _found(queue)["batches"].verdict is Verdict.OK
-
-
-def test_settings_in_which_code_and_database_differ_are_found_with_and_without_the_code(
-    queue: SqlQueue, spec: QueueSpec[Work], bare: Cli
-) -> None:
-    assert _found(queue)["settings"].verdict is Verdict.OK
-    Consumer(queue, replace(spec, max_attempts=9), lambda job: None).drain()
-    check = _found(queue)["settings"]
-    assert check.verdict is Verdict.WARN
-    assert "queue 'work' has other settings than the code: max_attempts is 3 where the code says 9" in check.found
-    assert check.cure == "sqlqueue create work --max-attempts 9; else change the code"
-    cli = Cli({**bare.environment, "SQLQUEUE_SCHEMA": queue.database.schema})
-    assert cli.run(*check.cure.partition(";")[0].split()[1:]).exit_code == 0
-    assert _found(queue)["settings"].verdict is Verdict.OK
-    # Whatever else it finds of the tests' server.
-    report = json.loads(cli.run("doctor", "tests.worker.jobs:work", "tests.worker.jobs:other", "--json").stdout)
-    (found,) = (check["found"] for check in report["checks"] if check["name"] == "settings")
-    assert "there is no queue 'other'; queue 'work' has other settings" in found
-    assert "max_attempts is 9 where the code says 3" in found

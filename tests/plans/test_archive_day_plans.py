@@ -1,85 +1,29 @@
 """Plans of what reads days of the archive, beside 100,000 live jobs and 100,000 archived ones in ten days.
 
-What asks for a range of time reads that range of that queue; what asks for a queue reads no other one's rows; what asks
-for ids reads those. A probe of an index goes to every day, of which there are 13.
+What asks for a range of time reads that range of that queue; what asks for a queue reads no other one's rows. A probe of
+an index goes to every day, of which there are 13.
 """
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.spark.slices import shares
-from tests.gate.patience import PATIENCE, sized
-from tests.plans.explaining import BY_ID, SLACK, Explainer, Plan
+from tests.gate.patience import PATIENCE
+from tests.plans.archived_days import DAILY, DAYS, PARTITIONS, ROWS
+from tests.plans.archived_days import explained as explained
+from tests.plans.archived_days import kept as kept
+from tests.plans.explaining import SLACK, Explainer, Plan
 from tests.plans.undoing import without_autovacuum
 from tests.support import Work, rows
 from tests.support.cleared import own_schema
-from tests.support.few import few
 
-ROWS = sized(60_000, 100_000)
-DAYS = 10
-PARTITIONS = DAYS + 3
-DAILY = 2_000
-"""Archived jobs of the queue of daily jobs, and as many live ones."""
 A_DAY = ROWS // (DAYS - 1)
 READS = 16
 """For the last bucket of a queue, once for each of them at most."""
-
-ARCHIVED = """
-    INSERT INTO {s}.job_archive (id, queue, bucket, priority, state, lease_no, attempt, max_attempts, run_at, created_at,
-        started_at, finished_at, ordering_key, region, tags, payload)
-    SELECT
-        gen_random_uuid(), %s, n %% 16, 0, CASE WHEN n %% 10 = 0 THEN 'failed' ELSE 'succeeded' END, 1, 1, 3, at, at, at, at,
-        'key ' || n %% 100, 'local', '{{}}',
-        jsonb_build_object(
-            'day', to_char(at, 'YYYY-MM-DD'), 'account', 'a' || n %% 50, 'zone', 'UTC', 'note', repeat('x', 80)
-        )
-    FROM (
-        SELECT n, date_trunc('day', statement_timestamp(), 'UTC') - make_interval(secs => n * 86400.0 * %s / %s) AS at
-        FROM generate_series(1, %s) AS n
-    ) AS made
-"""
-"""Whole days, whatever the hour: of a day with hardly a row the planner reads them all."""
-LIVE = """
-    INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, queue_kept, wakes, payload)
-    SELECT
-        gen_random_uuid(), %s, n %% 16, n %% 10, at, at, 3, n > 1000, n <= 1000,
-        jsonb_build_object(
-            'day', to_char(at, 'YYYY-MM-DD'), 'account', 'a' || n %% 50, 'zone', 'UTC', 'note', repeat('x', 80)
-        )
-    FROM (
-        SELECT n, statement_timestamp() - make_interval(secs => n) AS at FROM generate_series(1, %s) AS n
-    ) AS made
-"""
-
-
-@pytest.fixture(scope="module")
-def kept(url: str) -> Iterator[SqlQueue]:
-    """The queues `events`, with nearly everything, and `daily`."""
-    with own_schema(url, "archive_plans", connect_timeout=round(PATIENCE)) as queue:
-        for name in ("events", "daily"):
-            queue.create_queue(QueueSpec(name, Work))
-        for day in range(-1, DAYS + 1):
-            rows(
-                queue,
-                "SELECT {s}.make_archive_partition(CAST(timezone('UTC', now()) AS date) - CAST(%s AS integer))",
-                day,
-            )
-        for name, count in (("events", ROWS), ("daily", DAILY)):
-            rows(queue, ARCHIVED, name, DAYS - 1, count, count)
-            rows(queue, LIVE, name, count)
-        without_autovacuum(queue)
-        rows(queue, "VACUUM ANALYZE {s}.job_archive, {s}.job")
-        yield queue
-
-
-@pytest.fixture
-def explained(kept: SqlQueue) -> SqlQueue:
-    return kept
 
 
 def whole_days(explain: Explainer, count: int) -> tuple[datetime, datetime]:
@@ -271,7 +215,7 @@ def test_days_of_live_jobs_read_the_rows_of_the_queue_alone(explain: Explainer, 
     assert plan.buffers <= 2 * DAILY + SLACK
 
 
-def test_days_of_instants_cost_one_look_at_the_zones_beside_the_rows(explain: Explainer) -> None:
+def test_days_of_instants_read_the_zones_once_beside_the_rows(explain: Explainer) -> None:
     """And the function that finds the day is part of the statement, whatever is given to it."""
     first, until = whole_days(explain, 1)
     explained = {
@@ -320,140 +264,3 @@ def test_late_events_are_looked_for_among_those_that_ended_since(explain: Explai
     plan = explain("late_days", queue="daily", events="events", states=["succeeded"], after=after, until=until, **DUE)
     assert not plan.read_whole("job_archive")
     assert plan.rows_of("job_archive") <= fresh + (DAILY if published else 0)
-
-
-def ended(explain: Explainer, count: int) -> list[tuple[UUID, datetime]]:
-    query = "SELECT id, finished_at FROM {s}.job_archive WHERE queue = 'events' ORDER BY md5(id::text) LIMIT %s"
-    return [(row[0], row[1]) for row in explain.run(query, count)]
-
-
-BY_IDS: dict[str, dict[str, Any]] = {
-    "archived_rows": {"since": "-infinity", "until": "infinity"},
-    "keys_of_ended": {"queue": "events", "since": "-infinity", "until": "infinity"},
-    "locate_jobs": {},
-}
-
-
-@pytest.mark.parametrize("verb", list(BY_IDS))
-@pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
-def test_ended_jobs_by_their_ids(explain: Explainer, verb: str, count: int) -> None:
-    ids = [id for id, _ in ended(explain, count)]
-    plan = explain(verb, ids=ids, **BY_IDS[verb])
-    assert not plan.read_whole("job_archive")
-    assert plan.rows_of("job_archive") <= count
-    assert plan.scans() <= BY_ID
-    assert plan.buffers <= 4 * count * PARTITIONS + 5 * PARTITIONS + SLACK
-
-
-@pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
-def test_what_landed_though_the_answer_was_lost(explain: Explainer, count: int) -> None:
-    ids = [id for id, _ in ended(explain, count)]
-    plan = explain("completed_under_lease", ids=ids, lease_nos=[1] * count)
-    assert plan.root["Actual Rows"] == count
-    assert not plan.read_whole("job_archive")
-    # Reported of each read on an average, with two decimals.
-    assert plan.rows_of("job_archive") <= 1.05 * count
-    assert plan.buffers <= 4 * count * PARTITIONS + 5 * PARTITIONS + SLACK
-
-
-@pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
-def test_what_was_sent_again_after_its_end(explain: Explainer, count: int) -> None:
-    ids = [*[id for id, _ in ended(explain, count // 2)], *[uuid4() for _ in range(count - count // 2)]]
-    explain.run(
-        "INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)"
-        " SELECT id, 'events', 0, 0, now(), now(), 3, '{}' FROM unnest(%s::uuid[]) AS new (id)",
-        ids,
-    )
-    plan = explain("drop_already_finished", ids=ids)
-    assert plan.root["Actual Rows"] == count // 2
-    assert not plan.read_whole("job_archive")
-    assert plan.scans() <= BY_ID
-    assert plan.buffers <= 5 * count * (PARTITIONS + 2) + SLACK
-
-
-@pytest.mark.parametrize("verb", ["redrive", "delete_ended"])
-@pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
-def test_taking_out_of_the_archive(explain: Explainer, verb: str, count: int) -> None:
-    chosen = ended(explain, count)
-    plan = explain(
-        verb,
-        queue="events",
-        ids=[id for id, _ in chosen],
-        states=["succeeded", "failed"],
-        since=min(at for _, at in chosen).isoformat(),
-        until=max(at for _, at in chosen).isoformat(),
-    )
-    assert plan.root["Actual Rows"] == count
-    assert not plan.read_whole("job_archive")
-    # Each is looked at, locked, and deleted.
-    assert plan.rows_of("job_archive") <= 3 * count
-    assert plan.buffers <= 8 * count * PARTITIONS + 40 * count + SLACK
-
-
-@pytest.mark.parametrize("verb", ["select_archived", "select_dead"])
-@pytest.mark.parametrize("scan", [100, 1_000])
-def test_looking_through_the_archive(explain: Explainer, verb: str, scan: int) -> None:
-    ((at, row),) = explain.run(
-        "SELECT finished_at::text, id FROM {s}.job_archive WHERE queue = 'events'"
-        " ORDER BY finished_at DESC OFFSET 2000 LIMIT 1"
-    )
-    plan = explain(
-        verb,
-        queue="events",
-        after_at=at,
-        after_id=row,
-        since=None,
-        states=["succeeded", "failed"],
-        tags=[],
-        payload=None,
-        ordering_key="key 7",
-        error_contains=None,
-        scan=scan,
-    )
-    assert not plan.read_whole("job_archive")
-    assert plan.rows_of("job_archive") <= scan + PARTITIONS + 1
-    assert plan.buffers <= 2 * scan + 5 * PARTITIONS + SLACK
-
-
-@pytest.mark.parametrize("scan", [100, 1_000])
-def test_looking_through_a_bucket(explain: Explainer, scan: int) -> None:
-    plan = explain(
-        "select_live",
-        queue="events",
-        bucket=3,
-        after_priority=9,
-        after_at="-infinity",
-        after_id=UUID(int=0),
-        states=["queued"],
-        tags=[],
-        payload=None,
-        ordering_key=None,
-        error_contains=None,
-        since=None,
-        before=None,
-        scan=scan,
-    )
-    assert plan.scans() == {("Index Scan", "job_claim")}
-    assert plan.rows_read <= scan + 10
-    assert plan.buffers <= 2 * scan + SLACK
-
-
-def test_maintenance_looks_at_the_catalog_and_the_default_partition(explain: Explainer) -> None:
-    for verb, more in (
-        ("archive_days_missing", {"days": 2, "strays": True}),
-        ("archive_day_ahead", {}),
-        ("doctor_archive", {"days": 2, "cap": 1_000}),
-    ):
-        plan = explain(verb, **more)
-        # Pages of the catalog there are as many as all that is in the database needs.
-        assert plan.rows_of("job_archive") == 0
-
-
-def test_queues_that_keep_jobs_for_too_long(explain: Explainer) -> None:
-    """One probe a queue, in each of the days that are overdue."""
-    explain.run("UPDATE {s}.queue SET retention_days = 7")
-    plan = explain("doctor_overdue", grace=1)
-    assert plan.root["Actual Rows"] == 2
-    assert not plan.read_whole("job_archive")
-    assert plan.rows_of("job_archive") <= 2 * PARTITIONS
-    assert plan.buffers <= 2 * 5 * PARTITIONS + SLACK

@@ -1,0 +1,197 @@
+"""Consumptions that are refused, overtaken or cut off: nothing of them is published, and no password is shown."""
+
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy.engine import make_url
+
+from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.errors import (
+    BatchLost,
+    DatabaseUnavailable,
+    InvalidInput,
+    OutputNotWritable,
+    QueuePaused,
+    UnknownQueue,
+)
+from dagster_sqlqueue.spark import batches, stage_table
+from dagster_sqlqueue.spark.consume_verbs import consume
+from tests.spark.consuming_support import (
+    DAYS,
+    NO_HEARTBEAT,
+    SALES,
+    bad_ids,
+    endings,
+    expected,
+    in_files,
+    in_table,
+    left_behind,
+    prepare,
+    sales,
+    waiting,
+)
+from tests.spark.totals import run, table, totals
+from tests.support import make_due, rows, value
+
+SHARES_A_SCHEMA = True
+
+
+def test_a_run_that_was_overtaken_writes_nothing(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    with (  # noqa: PT012
+        pytest.raises(BatchLost, match="'totals/all'"),
+        consume(queue, spark, SALES, key="totals/all", lease_seconds=NO_HEARTBEAT) as work,
+    ):
+        work.write_sql(totals(work.jobs()), table(queue), by_tasks=True)
+        work.write_parquet(totals(work.jobs()), output)
+        make_due(queue)
+        batches.seal(queue, "sales", "totals/all", owner="another")
+    assert in_table(queue) == in_files(output) == endings(queue) == left_behind(queue, output) == []
+    assert {state for state, _, _ in waiting(queue)} == {"running"}
+    make_due(queue)
+    assert run(queue, spark, output) == 30
+    assert in_table(queue) == in_files(output) == expected(sales())
+
+
+@pytest.mark.prove
+def test_what_a_killed_run_staged_is_removed_by_the_next(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    held = consume(queue, spark, SALES, key="totals/all", lease_seconds=NO_HEARTBEAT)
+    work = held.__enter__()
+    work.write_sql(totals(work.jobs()), table(queue), by_tasks=True)
+    work.write_parquet(totals(work.jobs()), output)
+    assert len(left_behind(queue, output)) == 2
+    make_due(queue)
+    assert run(queue, spark, output) == 30
+    assert left_behind(queue, output) == []
+    with pytest.raises(BatchLost):
+        held.__exit__(None, None, None)
+    assert in_table(queue) == in_files(output) == expected(sales())
+    assert endings(queue) == [("failed", 3, 3), ("succeeded", 27, 27)]
+
+
+def test_what_is_wrong_from_the_start_seals_nothing(
+    queue: SqlQueue, spark: SparkSession, output: Path, url: str
+) -> None:
+    prepare(queue)
+    output.write_text("a file")
+    for settings, error, said in (
+        ({"name": "nope"}, UnknownQueue, "there is no queue 'nope'"),
+        ({"writes": [output]}, OutputNotWritable, r"cannot be written to .*the output"),
+        ({"writes": ["nowhere.totals"]}, OutputNotWritable, "there is no schema 'nowhere'"),
+        ({"writes": ["a.b.c"]}, InvalidInput, "table 'a.b.c' is not usable"),
+    ):
+        with pytest.raises(error, match=said), consume(queue, spark, **{"name": SALES, "key": "k", **settings}):  # type: ignore[arg-type]
+            raise AssertionError
+    queue.pause("sales")
+    with pytest.raises(QueuePaused, match="sqlqueue resume sales"), consume(queue, spark, SALES, key="k"):
+        raise AssertionError
+    queue.resume("sales")
+    output.unlink()
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
+    assert run(queue, spark, output, writes=[output, table(queue)]) == 30
+    assert in_table(queue) == in_files(output) == expected(sales())
+
+
+def test_what_does_not_fit_is_named_and_the_next_run_is_right(
+    queue: SqlQueue, spark: SparkSession, output: Path
+) -> None:
+    prepare(queue)
+    ((odd,),) = rows(
+        queue,
+        'UPDATE {s}.job SET payload = payload || \'{{"amount": "much"}}\' WHERE id = %s RETURNING id',
+        bad_ids(queue)[0],
+    )
+    with pytest.raises(Exception, match=rf"job {odd}.*payload.amount|payload.amount.*job {odd}"):
+        run(queue, spark, output)
+    strange: Any
+    for strange, said in (
+        (lambda work: work.fail(["42"], "no"), "'42', which is no job's id"),
+        (lambda work: work.fail(["0190163d-8694-739b-aea5-966c26f8ad91"], "no"), "is not of the batch 'totals/all'"),
+        (
+            lambda work: work.write_sql(work.arrow(), table(queue), replace={}),
+            "rows are replaced by one column, not by 0",
+        ),
+        (lambda work: work.write_sql(pa.table({"l": [[1]]}), table(queue)), "which has no SQL counterpart"),
+        (lambda work: work.jobs({"id": {"path": "payload.id"}}), "'id' has the name of a column"),
+    ):
+        with pytest.raises(InvalidInput, match=said), consume(queue, None, "sales", key="totals/all") as work:
+            strange(work)
+    with consume(queue, spark, "sales", key="totals/all") as work:
+        columns = {name: {"path": f"payload.{name}"} for name in ("day", "account", "amount")}
+        jobs = work.jobs(columns)
+        fit = jobs.selectExpr("id", "CAST(day AS date)", "account", "try_cast(amount AS bigint) AS amount")
+        work.fail(fit.where("amount IS NULL OR amount < 0"), "no amount")
+        work.write_sql(totals(fit), table(queue), replace={"day": DAYS})
+    assert in_table(queue) == expected(sales())
+    assert endings(queue) == [("failed", 3, 3), ("succeeded", 27, 27)]
+    assert value(queue, "SELECT state FROM {s}.job_archive WHERE id = %s", odd) == "failed"
+
+
+def test_a_table_of_another_shape_is_named(queue: SqlQueue, spark: SparkSession, output: Path) -> None:
+    prepare(queue)
+    rows(queue, "CREATE TABLE {s}.totals (day date, account text)")
+    for by_tasks in (False, True):
+        with (
+            pytest.raises(
+                InvalidInput, match=r"does not take the results: it has no column 'sales'; it has day, account"
+            ),
+            consume(queue, spark, SALES, key="k") as work,
+        ):
+            work.write_sql(totals(work.jobs()), table(queue), by_tasks=by_tasks)
+        assert left_behind(queue, output) == endings(queue) == []
+    assert {state for state, _, _ in waiting(queue)} == {"queued"}
+
+
+def test_connections_that_are_cut_while_tasks_stage_are_named_without_the_password(
+    queue: SqlQueue, spark: SparkSession, url: str, output: Path
+) -> None:
+    """The task's in the middle of its COPY, and the driver's, which waits for the tasks."""
+    prepare(queue)
+    # The embedded server trusts loopback: any password will do, and can be searched for.
+    secret = make_url(url).set(password="hunter2").render_as_string(hide_password=False)
+    cut = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        f' WHERE pid <> pg_backend_pid() AND strpos(query, \'"{queue.database.schema}"."sqlqueue_stage\') > 0'
+    )
+
+    def cutting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(cut)
+        yield pa.RecordBatch.from_pydict({"amount": list(range(100_000))})
+
+    with (  # noqa: PT012
+        pytest.raises(
+            DatabaseUnavailable, match=r"cannot use the database .*(terminat|closed the connection)"
+        ) as caught,
+        SqlQueue(secret, schema=queue.database.schema) as there,
+        consume(there, spark, SALES, key="k") as work,
+    ):
+        spoilt = work.jobs().select("amount").coalesce(1).mapInArrow(cutting, "amount bigint")
+        work.write_sql(spoilt, table(queue, "cut"), by_tasks=True)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
+    assert run(queue, spark, output) == 30
+    gone = "postgresql://me:hunter2@127.0.0.1:1/jobs"
+    with pytest.raises(DatabaseUnavailable, match=r"cannot use the database 127\.0\.0\.1:1/jobs: .*refused") as caught:
+        stage_table.stage(spark.range(1), gone, table(queue, "cut"), "k", "token")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_tasks_are_given_shows_no_password() -> None:
+    assert "hunter2" not in repr(stage_table._Copy("postgresql://me:hunter2@localhost/jobs", "COPY"))
+
+
+def test_no_password_is_shown(queue: SqlQueue, spark: SparkSession, url: str) -> None:
+    prepare(queue)
+    with consume(queue, spark, SALES, key="k") as work:
+        plan = work.jobs()._jdf.queryExecution().toString()
+        assert url not in plan + repr(work)
+        assert psycopg.conninfo.conninfo_to_dict(url)["host"] not in plan + repr(work)
