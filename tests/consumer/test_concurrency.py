@@ -174,7 +174,7 @@ def test_an_async_handler_is_cancelled_at_the_timeout_of_its_job(
     summary = Consumer(queue, spec, handle, concurrency=concurrency).drain()
     assert (summary.succeeded, summary.failed, summary.stale) == (7, 3, 0)
     assert value(queue, "SELECT count(*) FROM {s}.job_archive WHERE result IS NOT NULL") == 2
-    errors = dict(rows(queue, "SELECT (payload->>'n')::int, last_error FROM {s}.job_archive WHERE state = 'failed'"))
+    errors = dict(rows(queue, "SELECT (payload->>'n')::int, error FROM {s}.job_archive WHERE state = 'failed'"))
     assert set(errors) == {0, 1, 4}
     assert errors[0] == errors[1] == "the handler was cancelled at the time-out of its job"
     assert errors[4].startswith("TimeoutError")

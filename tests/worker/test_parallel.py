@@ -76,12 +76,14 @@ def test_a_drain_ends_when_no_queue_has_jobs_left_that_its_handlers_made(
     assert states(queue) == dict.fromkeys(range(13), "succeeded")
 
 
+@pytest.mark.prove
 def test_an_error_of_one_queue_ends_them_all_in_good_order(shop: Shop, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.create_queue(jobs.other)
     queue.enqueue_many(spec, [Work(n=n, note="wait") for n in range(5)])
     worker = shop.start(OTHER, handler="tests.worker.jobs:handle_async")
     until(lambda: begun(shop, worker) == {"work": 3}, "three jobs")
-    rows(queue, "DELETE FROM {s}.bucket WHERE queue = 'other'; DELETE FROM {s}.queue WHERE name = 'other'")
+    for table, column in (("waiter", "queue"), ("bucket", "queue"), ("queue", "name")):
+        rows(queue, f"DELETE FROM {{s}}.{table} WHERE {column} = 'other'")
     shop.go.touch()
     assert worker.ended() == 5
     assert "there is no queue 'other'" in worker.errors
