@@ -173,7 +173,7 @@ def work(
 
     sqlqueue work handlers:send_email=3 handlers:write_report=1 --processes 4
 
-    sqlqueue work handlers:send_email handlers:fetch_page --concurrency 20
+    sqlqueue work handlers:send_email handlers:write_report --concurrency 20
 
     sqlqueue work handlers:send_email --drain --mode transactional
 
