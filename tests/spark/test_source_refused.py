@@ -138,6 +138,7 @@ def test_the_password_is_in_no_plan_and_no_error(session: SparkSession, queue: S
         assert "hunter2" not in text
 
 
+@pytest.mark.own_schema
 @pytest.mark.prove
 def test_a_server_that_is_gone_when_spark_reads_is_named_without_its_password(
     session: SparkSession, queue: SqlQueue, url: str
