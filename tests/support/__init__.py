@@ -85,13 +85,17 @@ def asked(queue: SqlQueue, words: str) -> bool:
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         " AND strpos(query, %s) > 0 AND strpos(query, %s) > 0)"
     )
-    return bool(value(queue, query, words, queue.database.schema))
+    # Not one of the pool: the statement that is waited for may have been the last one of that.
+    with caller(queue.database.url.replace("+psycopg", "")) as connection:
+        ((found,),) = connection.execute(query, (words, queue.database.schema))
+    return bool(found)
 
 
 def others_at(queue: SqlQueue, verb: str) -> list[int]:
     """The server processes of other connections whose last statement is this one of the library's."""
     query = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query = %s"
-    return [pid for (pid,) in rows(queue, query, statements.load(verb, queue.database.schema))]
+    with caller(queue.database.url.replace("+psycopg", "")) as connection:
+        return [pid for (pid,) in connection.execute(query, (statements.load(verb, queue.database.schema),))]
 
 
 def leases_go_on(queue: SqlQueue, table: str = "job", end: str = "available_at") -> Callable[[], bool]:
