@@ -37,7 +37,7 @@ from tests.spark.consuming_support import (
     waiting,
 )
 from tests.spark.totals import run, table, totals
-from tests.support import make_due, rows, value
+from tests.support import make_due, rows, until, value
 
 SHARES_A_SCHEMA = True
 
@@ -156,15 +156,18 @@ def test_connections_that_are_cut_while_tasks_stage_are_named_without_the_passwo
     prepare(queue)
     # The embedded server trusts loopback: any password will do, and can be searched for.
     secret = make_url(url).set(password="hunter2").render_as_string(hide_password=False)
-    cut = (
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-        f' WHERE pid <> pg_backend_pid() AND strpos(query, \'"{queue.database.schema}"."sqlqueue_stage\') > 0'
+    staging = (
+        "FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        f' AND strpos(query, \'"{queue.database.schema}"."sqlqueue_stage\') > 0'
     )
 
     def cutting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
+        # Nothing orders this task's rows after the beginning of the COPY that they are for.
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(cut)
+            copying = f"SELECT 1 {staging} AND query ILIKE 'copy%'"
+            until(lambda: connection.execute(copying).fetchone(), "the COPY to cut")
+            connection.execute(f"SELECT pg_terminate_backend(pid) {staging}")
         yield pa.RecordBatch.from_pydict({"amount": list(range(100_000))})
 
     with (  # noqa: PT012
