@@ -3,6 +3,7 @@ runs there are of idle queues and of one with a trickle of jobs.
 """
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -34,6 +35,11 @@ run_coordinator:
   config: {dequeue_interval_seconds: 1, dequeue_use_threads: true, dequeue_num_workers: 2}
 sensors: {use_threads: true, num_workers: 4, num_submit_workers: 2}
 telemetry: {enabled: false}
+"""
+_POSTGRES = """
+storage:
+  postgres:
+    postgres_url: {url}
 """
 
 
@@ -144,12 +150,19 @@ def until(holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None
 
 @contextmanager
 def daemon(
-    bench: Bench, home: Path, specs: Sequence[QueueSpec[Event]], more: Mapping[str, str] | None = None
+    bench: Bench,
+    home: Path,
+    specs: Sequence[QueueSpec[Event]],
+    more: Mapping[str, str] | None = None,
+    storage: str | None = None,
 ) -> Iterator[dg.DagsterInstance]:
-    """A daemon with the code location of the benchmarks, the sensors of these queues, and more of an environment for it."""
+    """A daemon with the code location of the benchmarks, the sensors of these queues, and more of an environment for it.
+
+    Dagster's storage is in the database with this URL, or in files (SQLite).
+    """
     for spec in specs:
         bench.queue.create_queue(spec)
-    (home / "dagster.yaml").write_text(_INSTANCE)
+    (home / "dagster.yaml").write_text(_INSTANCE + (_POSTGRES.format(url=json.dumps(storage)) if storage else ""))
     environment = {
         **os.environ,
         "DAGSTER_HOME": str(home),

@@ -1,13 +1,16 @@
 """A sensor's tick with a million jobs queued in 64 buckets: in a real daemon, in this process, and what it reads."""
 
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
+from sqlalchemy.engine import make_url
 
 from benchmarks.dagster_runs import daemon, until
 from benchmarks.harness import Bench, Event, Figure, event, note
@@ -46,27 +49,48 @@ def measure(bench: Bench) -> list[Figure]:
     ticks = _ticks(bench, 10 if bench.quick else 100)
     first = _ticks(bench, 10 if bench.quick else 100, alone=True)
     count = 3 if bench.quick else 30
-    note(f"sensor tick: {count} ticks in a real daemon, one every five seconds")
-    bench.execute("TRUNCATE {s}.consumer_slot")
-    in_daemon, idle = _ticks_of_a_daemon(bench, count)
+    note(f"sensor tick: {count} ticks in a real daemon, one every five seconds, for each storage of Dagster")
+    in_files, idle_in_files = _ticks_of_a_daemon(bench, count, None)
+    with _database(bench) as url:
+        in_database, idle_in_database = _ticks_of_a_daemon(bench, count, url)
     bench.empty()
     return [
         Figure(f"what a tick reads, 64 buckets, {jobs:,} jobs", "ms", reads, COMMAND, 10, at_most=True),
-        Figure("the whole tick in a real daemon, runs at work", "ms", in_daemon, COMMAND, 50, at_most=True),
-        Figure("  a sensor that does nothing, in the same daemon", "ms", idle, COMMAND),
+        Figure(
+            "the whole tick in a real daemon, PostgreSQL, runs at work", "ms", in_database, COMMAND, 50, at_most=True
+        ),
+        Figure("  a sensor that does nothing, in the same daemon", "ms", idle_in_database, COMMAND),
+        Figure("the whole tick in a real daemon, SQLite, runs at work", "ms", in_files, COMMAND, 50, at_most=True),
+        Figure("  a sensor that does nothing, in the same daemon", "ms", idle_in_files, COMMAND),
         Figure("the whole tick in this process, runs at work", "ms", ticks, COMMAND, 50, at_most=True),
         Figure("the whole tick in this process, asking for four runs", "ms", first, COMMAND),
     ]
 
 
-def _ticks_of_a_daemon(bench: Bench, count: int) -> tuple[list[float], list[float]]:
+@contextmanager
+def _database(bench: Bench) -> Iterator[str]:
+    """The URL of an empty database for Dagster's storage, on the queue's server."""
+    name = f"dagster_bench_{os.getpid()}"
+    bench.execute(f"CREATE DATABASE {name}")
+    try:
+        yield (
+            make_url(bench.url)
+            .set(drivername="postgresql+psycopg2", database=name)
+            .render_as_string(hide_password=False)
+        )
+    finally:
+        bench.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _ticks_of_a_daemon(bench: Bench, count: int, storage: str | None) -> tuple[list[float], list[float]]:
     """Milliseconds from the beginning of each tick to its end, as the daemon recorded them: its own reads and writes of
     Dagster's storage, and the call of the code server, which opens the storages, included. Of the queue's sensor, and of one
     that does nothing.
     """
+    bench.execute("TRUNCATE {s}.consumer_slot")
     with (
         tempfile.TemporaryDirectory(prefix="sqlqueue-bench-") as home,
-        daemon(bench, Path(home), [TICKS]) as instance,
+        daemon(bench, Path(home), [TICKS], storage=storage) as instance,
     ):
         for number in range(SensorSettings().max_runs):
             buckets = range(number, TICKS.bucket_count, SensorSettings().max_runs)

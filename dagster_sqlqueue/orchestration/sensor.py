@@ -29,7 +29,6 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
 
-SLOT_TAG = "sqlqueue/slot"
 BUCKETS_TAG = "sqlqueue/buckets"
 
 _SHORTEST_START_SECONDS = 30.0
@@ -269,7 +268,6 @@ class _Tick:
             tags={
                 QUEUE_TAG: slot.queue,
                 SENSOR_TAG: slot.sensor,
-                SLOT_TAG: str(slot.number),
                 TOKEN_TAG: str(slot.token),
                 BUCKETS_TAG: ranges(slot.buckets),
                 "dagster/priority": str(max(due, default=0)),

@@ -10,8 +10,9 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.slots import Holding
 from dagster_sqlqueue.queue import SqlQueue
 
-TOKEN_TAG = "sqlqueue/slot_token"
-"""The tag of a run, its retries and re-executions, with the token of the slot that is reserved for it."""
+TOKEN_TAG = ".dagster/sqlqueue_slot_token"
+"""The tag of a run, its retries and re-executions, with the token of the slot that is reserved for it. Dagster keeps tags
+with this prefix off its pages; nobody has a use for a token there."""
 
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 _BEGUN = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE)

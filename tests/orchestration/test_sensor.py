@@ -115,6 +115,8 @@ def test_the_run_carries_the_head_priority_and_no_run_key(
     (request,) = asked.run_requests
     assert request.run_key is None
     assert request.tags["dagster/priority"] == "7"
+    shown = {name for name in request.tags if not name.startswith(".dagster/")}
+    assert shown == {"dagster/priority", "sqlqueue/queue", "sqlqueue/sensor", "sqlqueue/buckets"}
     result = deployment.drain(consumer, **{**configs(asked)[0], "linger_seconds": 0})
     assert done_by(result)["succeeded"] == 1
 

@@ -23,6 +23,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
     slots,
 )
+from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG
 from tests.orchestration.support import Deployment, NewInstance, configs, expire
 from tests.support import Work, rows, states, value
 
@@ -97,7 +98,7 @@ def start_and_end(deployment: Deployment, consumer: QueueConsumer[Work], request
 
 
 def replace_token(request: Any) -> Any:
-    return request.with_replaced_attrs(tags={**request.tags, "sqlqueue/slot_token": "another"})
+    return request.with_replaced_attrs(tags={**request.tags, TOKEN_TAG: "another"})
 
 
 @pytest.mark.parametrize("status", [Status.NOT_STARTED, Status.STARTING])
