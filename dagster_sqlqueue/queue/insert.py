@@ -110,6 +110,7 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
     """
     if row.named:
         yield from seeing_ends(f"the job {row.id} has an id of its own")
+    plain = "enqueue" if row.columns["region"] is None else "enqueue_in_region"
     if on_conflict == "replace" and row.unique_key is not None:
         if (yield from _known(queue, [row])):
             return None
@@ -118,7 +119,7 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
             return landed.placed[row.id]
         if row.id in landed.inserted:
             return row.id
-    elif (yield Statement("enqueue", {"queue": queue, **row.columns})):
+    elif (yield Statement(plain, {"queue": queue, **row.columns})):
         return None if row.named and (yield Statement("drop_already_finished", {"ids": [row.id]})) else row.id
     if not (yield Statement("enqueue_terms", {"queue": queue, "keep": False})):
         raise NoQueue((yield Statement("queues", {"name": None})))

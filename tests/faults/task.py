@@ -14,10 +14,17 @@ from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA
 from tests.support.run_by_functions import CALLED_AS
 
-PLANTS: dict[str, tuple[str, str, str]] = {
+PLANTS: dict[str, tuple[str, ...]] = {
     "an ending without the fence": ("complete_plain", "AND j.lease_no = %(lease_no)s", "AND 0 <= %(lease_no)s"),
     "an outcome without the fence": ("complete", "AND j.lease_no = ended.lease_no", ""),
-    "a claim that does not lock": ("claim_round_robin", "FOR UPDATE SKIP LOCKED", ""),
+    "a claim that does not lock": (
+        "claim_round_robin",
+        "FOR UPDATE SKIP LOCKED",
+        "",
+        # Found by its place, a row that another has claimed meanwhile would not be claimed again.
+        "j.ctid = taken.version",
+        "j.id = (SELECT o.id FROM {job} AS o WHERE o.ctid = taken.version)",
+    ),
     "a lease number that does not grow": ("claim_round_robin", "lease_no = j.lease_no + 1", "lease_no = j.lease_no"),
     "an ending that does not reach the archive": (
         "complete_plain",
@@ -55,7 +62,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     "a turn for any that comes": ("key_turns", "WHERE free.first IS NULL OR free.head = free.first", ""),
     "turns that nobody is given": ("key_promote", "AS promoted (id)", "AS promoted (id) LIMIT 0"),
 }
-"""Bugs by name: the statement, what is taken out of it, and what is put there."""
+"""Bugs by name: the statement, what is taken out of it, and what is put there; of some, more of the two."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ def die(after: float) -> None:
 
 def plant(name: str) -> None:
     """Put a bug into a statement of this process; one that a function runs for it is sent by itself then."""
-    statement, old, new = PLANTS[name]
+    statement, *changes = PLANTS[name]
     load = statements.load
     called = CALLED_AS.get(statement, statement)
 
@@ -136,10 +143,11 @@ def plant(name: str) -> None:
         if wanted != called:
             return load(wanted, schema, dialect)
         text = load(statement, schema, dialect)
-        job = f'"{schema}".job'
-        before = old.replace("{job}", job)
-        assert before in text, f"{statement} does not hold {before!r}"
-        return text.replace(before, new.replace("{job}", job))
+        old_and_new = [part.replace("{job}", f'"{schema}".job') for part in changes]
+        for old, new in zip(old_and_new[::2], old_and_new[1::2], strict=True):
+            assert old in text, f"{statement} does not hold {old!r}"
+            text = text.replace(old, new)
+        return text
 
     statements.load = planted  # type: ignore[assignment]
 

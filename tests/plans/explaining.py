@@ -233,6 +233,8 @@ class KeptExplainer(Explainer):
 
 BY_CLAIM = {("Index Scan", "job_claim"), ("Index Only Scan", "job_claim")}
 BY_ID = {("Index Scan", "job_pkey"), ("Bitmap Heap Scan", None), ("Bitmap", "job_pkey")}
+BY_PLACE = {("Tid Scan", None)}
+"""Of rows that the statement has locked before."""
 
 
 @cache

@@ -3,8 +3,8 @@
 The bounds, for batches of `n` jobs. A probe of the claim index or the primary key descends three levels: with the page
 of the table four buffers, five where the entry is the first of a page. What is written is counted by PostgreSQL too:
 
-- claim: for each job the entry and the row in the search, once more for the lock, the row through the primary key, then
-  the new version in the table and in each of its indexes: at most 25 buffers a job, and 160 empty lanes at 4 buffers.
+- claim: for each job the entry and the row in the search, once more for the lock, the row at its place, then the new
+  version in the table and in each of its indexes: at most 25 buffers a job, and 160 empty lanes at 4 buffers.
 - picks that merge buckets look at `n` entries in each of the 16, at the row of each of those, and lock `n`.
 """
 
@@ -17,6 +17,7 @@ from dagster_sqlqueue import SqlQueue
 from tests.plans.explaining import (
     BY_CLAIM,
     BY_ID,
+    BY_PLACE,
     CLAIM,
     EVERYWHERE,
     FROM_THE_BEGINNING,
@@ -46,10 +47,12 @@ class Choice(NamedTuple):
     """How many rows it reads, for each job of its limit."""
     buffers: int
     """How many pages it touches, for each job of its limit."""
+    rewrites: set[tuple[str, str | None]] = BY_ID
+    """How it finds the rows that it changes."""
 
 
 CHOICES = [
-    Choice("claim_round_robin", CLAIM, 2, 25),
+    Choice("claim_round_robin", CLAIM, 2, 25, BY_PLACE),
     Choice("pick_round_robin", {}, 1, 4),
     Choice("pick_fanout", {}, 1, 4),
     Choice("pick_fifo", {}, 2 * 16, 35),
@@ -73,7 +76,7 @@ def test_choosing(explain: Explainer, revision: int, choice: Choice, limit: int,
         per_bucket=limit,
         **choice.more,
     )
-    assert plan.scans() <= BY_CLAIM | BY_ID
+    assert plan.scans() <= BY_CLAIM | choice.rewrites
     # One more of each lane, where a lane is read in two parts.
     assert plan.rows_read <= choice.rows * limit + LANES
     assert plan.buffers <= choice.buffers * limit + 7 * 16 + SLACK
@@ -97,7 +100,7 @@ def test_choosing_where_nothing_is_due(explain: Explainer, revision: int, choice
         per_bucket=100,
         **choice.more,
     )
-    assert plan.scans() <= BY_CLAIM | BY_ID
+    assert plan.scans() <= BY_CLAIM | choice.rewrites
     assert plan.rows_read == 0
     assert plan.buffers <= (20 if where == "another revision" else 5 * LANES) + SLACK
 
@@ -116,7 +119,10 @@ def claiming(revision: int, limit: int) -> dict[str, Any]:
 @pytest.mark.parametrize("limit", [10_000])
 def test_the_largest_claim(explain: Explainer, revision: int, limit: int) -> None:
     plan = explain("claim_round_robin", **claiming(revision, limit), buckets=EVERYWHERE, hints=FROM_THE_BEGINNING)
-    assert plan.scans() <= BY_CLAIM | BY_ID
+    assert plan.scans() <= BY_CLAIM | BY_PLACE
+    # It returns the rows in the order in which it finds them: one after the other, as they were taken.
+    assert [child["Node Type"] for child in plan.root["Plans"][-1]["Plans"]] == ["CTE Scan", "Tid Scan"]
+    assert plan.root["Plans"][-1]["Node Type"] == "Nested Loop"
     assert plan.rows_read <= 2 * limit
     assert plan.buffers <= 25 * limit + 4 * LANES + SLACK
 
@@ -149,7 +155,7 @@ def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choi
         per_bucket=1,
         **choice.more,
     )
-    assert plan.scans() <= BY_CLAIM | BY_ID
+    assert plan.scans() <= BY_CLAIM | choice.rewrites
     # The fan-out reads the first and the last of each.
     assert plan.buffers <= (2 if choice.name == "pick_fanout" else 1) * 4 * WIDE + SLACK
     chosen = "SELECT count(*) FROM {s}.job WHERE queue = 'wide' AND claim_token IS NOT NULL"

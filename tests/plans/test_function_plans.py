@@ -16,7 +16,7 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.schema import functions
-from tests.plans.explaining import BY_CLAIM, BY_ID, EVERYWHERE, LANES, SLACK, Fetched, Plan, due, running
+from tests.plans.explaining import BY_CLAIM, BY_ID, BY_PLACE, EVERYWHERE, LANES, SLACK, Fetched, Plan, due, running
 from tests.plans.undoing import undone
 from tests.support.few import few
 
@@ -218,7 +218,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
         worker="w",
         suspects=True,
     )
-    assert {scan for scan in plan.scans() if scan[1] != "job_limited"} <= BY_CLAIM | BY_ID
+    assert {scan for scan in plan.scans() if scan[1] != "job_limited"} <= BY_CLAIM | BY_ID | BY_PLACE
     assert plan.rows_read <= (32 if name == "pick_fifo" else 2) * limit + 16
 
 

@@ -142,9 +142,11 @@ def test_explaining_a_job(explain: Explainer, backlog: SqlQueue, queue: str) -> 
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
-def test_enqueue_one(explain: Explainer, queue: str) -> None:
-    new = validation.values(QueueSpec(queue, Work), NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"]))
-    plan = explain("enqueue", queue=queue, **new)
+@pytest.mark.parametrize(("name", "region"), [("enqueue", None), ("enqueue_in_region", "local")])
+def test_enqueue_one(explain: Explainer, queue: str, name: str, region: str | None) -> None:
+    job = NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"], region=region)
+    plan = explain(name, queue=queue, **validation.values(QueueSpec(queue, Work), job))
+    assert plan.root["Actual Rows"] == 1
     assert plan.scans() == set()
     assert plan.buffers <= SLACK
 

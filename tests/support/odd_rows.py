@@ -85,12 +85,15 @@ def fill(queue: SqlQueue, spec: QueueSpec[Work], odd: Sequence[str]) -> None:
 
 
 def constraints(queue: SqlQueue, table: str = "job") -> list[tuple[str, str]]:
-    """The names of a table's CHECK constraints, and their texts."""
+    """The names of the CHECK constraints of a table and of its columns' domains, and their texts as a table's."""
     return rows(
         queue,
-        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
-        " WHERE contype = 'c' AND conrelid = CAST(%s AS regclass)",
-        f"{queue.database.schema}.{table}",
+        "SELECT c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint AS c"
+        " WHERE c.contype = 'c' AND c.conrelid = CAST(%s AS regclass)"
+        " UNION ALL SELECT c.conname, regexp_replace(pg_get_constraintdef(c.oid), '\\mVALUE\\M', a.attname, 'g')"
+        " FROM pg_constraint AS c JOIN pg_attribute AS a ON a.atttypid = c.contypid"
+        " WHERE c.contype = 'c' AND a.attrelid = CAST(%s AS regclass)",
+        *[f"{queue.database.schema}.{table}"] * 2,
     )
 
 
@@ -98,10 +101,21 @@ def loosen(queue: SqlQueue, names: Sequence[tuple[str, str]]) -> None:
     """Take the constraints of live jobs away."""
     for name, _ in names:
         rows(queue, f"ALTER TABLE {{s}}.job DROP CONSTRAINT IF EXISTS {name}")
+        for (domain,) in rows(
+            queue,
+            "SELECT CAST(CAST(c.contypid AS regtype) AS text) FROM pg_constraint AS c"
+            " JOIN pg_attribute AS a ON a.atttypid = c.contypid"
+            " WHERE c.conname = %s AND a.attrelid = CAST('{s}.job' AS regclass)",
+            name,
+        ):
+            rows(queue, f"ALTER DOMAIN {domain} DROP CONSTRAINT {name}")
 
 
 def bring_back(queue: SqlQueue, found: Sequence[tuple[str, str]]) -> None:
-    """Bring them back for rows that come, or change, from now on: those that are there stay as they are."""
+    """Bring them back for rows that come, or change, from now on: those that are there stay as they are.
+
+    All of them as the table's: that refuses every change of such a row, where a domain's refuses changes of its column.
+    """
     for name, text in found:
         safe = text.replace("{", "{{").replace("}", "}}")
         rows(queue, f"ALTER TABLE {{s}}.job ADD CONSTRAINT {name} {safe} NOT VALID")

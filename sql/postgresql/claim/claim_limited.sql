@@ -55,14 +55,14 @@ WITH expired AS (
 ), level AS MATERIALIZED (
     SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
 ), head AS MATERIALIZED (
-    SELECT due.id, due.available_at, due.suspect
+    SELECT due.version, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
-        SELECT candidate.id, candidate.available_at, candidate.suspect
+        SELECT candidate.version, candidate.available_at, candidate.suspect
         FROM level
         CROSS JOIN LATERAL (
-            SELECT j.id, j.available_at, j.state = 'running' AS suspect
+            SELECT j.ctid AS version, j.available_at, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -80,10 +80,10 @@ WITH expired AS (
     ) AS due
     LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
 ), taken AS MATERIALIZED (
-    SELECT due.id, due.available_at
+    SELECT due.version, due.available_at, due.no
     FROM (
         SELECT
-            array_agg(head.id) AS ids, array_agg(head.available_at) AS times,
+            array_agg(head.version) AS versions, array_agg(head.available_at) AS times,
             CASE array_position(array_agg(head.suspect), true)
                 WHEN 1 THEN CASE WHEN :suspects THEN 1 ELSE 0 END
                 ELSE array_position(array_agg(head.suspect), true) - 1
@@ -91,8 +91,8 @@ WITH expired AS (
         FROM head
     ) AS seen
     CROSS JOIN LATERAL unnest(
-        seen.ids[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
-    ) AS due (id, available_at)
+        seen.versions[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
+    ) WITH ORDINALITY AS due (version, available_at, no)
 ), claimed AS (
     UPDATE sqlqueue.job AS j
     SET state = 'running',
@@ -105,11 +105,12 @@ WITH expired AS (
         batch_id = NULL,
         claim_token = NULL,
         limited = true
-    WHERE j.id = ANY (ARRAY(SELECT taken.id FROM taken))
+    FROM taken
+    WHERE j.ctid = taken.version
     RETURNING
         j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
         j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
-        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited, j.alone
+        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited, j.alone, taken.available_at AS due_at, taken.no
 ), forgotten AS (
     DELETE FROM sqlqueue.rate_start AS s
     USING allowance
@@ -127,9 +128,7 @@ WITH expired AS (
 SELECT
     claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
     claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
-    taken.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
+    claimed.due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
     claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
 FROM claimed
-FULL JOIN taken ON taken.id = claimed.id
-ORDER BY
-    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, taken.available_at, claimed.id
+ORDER BY claimed.no

@@ -17,22 +17,22 @@
 --   their consumer has already, and none with an expired lease is claimed).
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease expired
 --   on the last attempt, and the caller archives the job as failed instead of handing it out.
--- Plan: the ids go to the update as an array, for which the planner always uses the primary key; with a join, a large
---   :limit made it read the whole table. Each of them is claimed: a full join of the two is hashed, where another, planned
---   on an empty table, would compare each with each.
+-- Plan: the update reads each row at the place where it was locked, one after the other: without an index, and in the order
+--   of the rows, which it returns with nothing kept or sorted in between. A row that another transaction changed between
+--   this statement's snapshot and the lock has a place that the snapshot does not show: the next claim takes it.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 -- Roles: consumer.
 WITH level AS MATERIALIZED (
     SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC
 ), head AS MATERIALIZED (
-    SELECT due.id, due.available_at, due.suspect
+    SELECT due.version, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
     CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
     CROSS JOIN LATERAL (
-        SELECT candidate.id, candidate.available_at, candidate.suspect
+        SELECT candidate.version, candidate.available_at, candidate.suspect
         FROM level
         CROSS JOIN LATERAL (
-            SELECT j.id, j.available_at, j.state = 'running' AS suspect
+            SELECT j.ctid AS version, j.available_at, j.state = 'running' AS suspect
             FROM sqlqueue.job AS j
             WHERE j.queue = :queue
               AND j.bucket = b.bucket
@@ -55,10 +55,10 @@ WITH level AS MATERIALIZED (
     )
     LIMIT :limit
 ), taken AS MATERIALIZED (
-    SELECT due.id, due.available_at
+    SELECT due.version, due.available_at
     FROM (
         SELECT
-            array_agg(head.id) AS ids, array_agg(head.available_at) AS times,
+            array_agg(head.version) AS versions, array_agg(head.available_at) AS times,
             CASE array_position(array_agg(head.suspect), true)
                 WHEN 1 THEN CASE WHEN :suspects THEN 1 ELSE 0 END
                 ELSE array_position(array_agg(head.suspect), true) - 1
@@ -66,31 +66,22 @@ WITH level AS MATERIALIZED (
         FROM head
     ) AS seen
     CROSS JOIN LATERAL unnest(
-        seen.ids[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
-    ) AS due (id, available_at)
-), claimed AS (
-    UPDATE sqlqueue.job AS j
-    SET state = 'running',
-        available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
-        lease_no = j.lease_no + 1,
-        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
-        alone = (SELECT count(*) = 1 AND :suspects FROM taken),
-        started_at = statement_timestamp(),
-        claimed_by = :worker,
-        batch_id = NULL,
-        limited = false
-    WHERE j.id = ANY (ARRAY(SELECT taken.id FROM taken))
-    RETURNING
-        j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
-        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited, j.alone
+        seen.versions[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
+    ) AS due (version, available_at)
 )
-SELECT
-    claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
-    claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
-    taken.available_at AS due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
-    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
-FROM claimed
-FULL JOIN taken ON taken.id = claimed.id
-ORDER BY
-    array_position(CAST(:buckets AS smallint[]), claimed.bucket), claimed.priority DESC, taken.available_at, claimed.id
+UPDATE sqlqueue.job AS j
+SET state = 'running',
+    available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+    lease_no = j.lease_no + 1,
+    attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
+    alone = (SELECT count(*) = 1 AND :suspects FROM taken),
+    started_at = statement_timestamp(),
+    claimed_by = :worker,
+    batch_id = NULL,
+    limited = false
+FROM taken
+WHERE j.ctid = taken.version
+RETURNING
+    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, taken.available_at AS due_at, j.tags,
+    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited, j.alone

@@ -70,8 +70,13 @@ BEGIN
         );
         RETURN ids[1];
     END IF;
-    {{enqueue}}
-    INTO inserted;
+    IF enqueue.region IS NULL THEN
+        {{enqueue}}
+        INTO inserted;
+    ELSE
+        {{enqueue_in_region}}
+        INTO inserted;
+    END IF;
     IF inserted IS NULL THEN
         IF NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = enqueue.queue) THEN
             PERFORM sqlqueue_v1._unknown_queue(enqueue.queue);

@@ -25,8 +25,9 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT
-        p.id, p.state, CAST(p.payload AS jsonb), p.available_at, CAST(p.priority AS integer), p.attempt, p.max_attempts,
-        p.ordering_key, p.unique_key, p.error, p.created_at
+        p.id, CAST(p.state AS text), CAST(p.payload AS jsonb), CAST(p.available_at AS timestamptz),
+        CAST(p.priority AS integer), p.attempt, CAST(p.max_attempts AS integer), p.ordering_key, p.unique_key, p.error,
+        p.created_at
     FROM ({{peek}}) AS p;
 END
 $function$;

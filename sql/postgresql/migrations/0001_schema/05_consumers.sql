@@ -190,7 +190,8 @@ DECLARE
     clock timestamptz := clock_timestamp();
 BEGIN
     IF current_setting(setting, true) IS DISTINCT FROM mine THEN
-        PERFORM set_config(setting, mine, true);
+        -- Assigned, not by PERFORM: an expression is evaluated without a statement.
+        mine := set_config(setting, mine, true);
         IF current_setting('transaction_isolation') <> 'read committed' OR EXISTS (
             SELECT FROM sqlqueue.armed_waiter AS w
             WHERE w.queue = NEW.queue AND w.choosy = ANY ('{false,true}') AND w.expires_at > clock
