@@ -36,7 +36,7 @@ def test_a_queue_whose_jobs_wait_keeps_no_other_queue_from_its_own(
     queue.enqueue_many(jobs.other, [Work(n=n) for n in range(100, 300)])
     worker = shop.start(OTHER, "--every", "100ms", *processes, handler="tests.worker.jobs:handle_async")
     until(lambda: len(shop.numbers("done")) == 200 and begun(shop, worker) == {"work": 3}, "all of the other queue's")
-    assert running(queue) == {"work": 3}
+    until(lambda: running(queue) == {"work": 3}, "the end of what the handlers have done")
     queue.enqueue(jobs.other, Work(n=300))
     until(lambda: 300 in shop.numbers("done"), "a job that came later")
     worker.signal()
@@ -44,10 +44,13 @@ def test_a_queue_whose_jobs_wait_keeps_no_other_queue_from_its_own(
     shop.go.touch()
     assert worker.ended() == 0, worker.errors
     assert shop.numbers("begun") == shop.numbers("done")
-    assert queue.archived("work", since_seconds=3_600) == {"succeeded": 3}
-    assert (running(queue), queue.depth("work").ready) == ({}, 5)
+    ended = len([n for n in shop.numbers("done") if n < 100])
+    # A worker says that it stops before its queues hear of it, which may have begun others by then.
+    assert ended >= 3
+    assert queue.archived("work", since_seconds=3_600) == {"succeeded": ended}
+    assert (running(queue), queue.depth("work").ready) == ({}, 8 - ended)
     last = {line["queue"]: line for line in worker.events("stats")}
-    assert (last["work"]["succeeded"], last["other"]["succeeded"]) == (3, 201)
+    assert (last["work"]["succeeded"], last["other"]["succeeded"]) == (ended, 201)
 
 
 def test_each_handler_has_as_many_jobs_at_a_time_as_were_asked_for(
