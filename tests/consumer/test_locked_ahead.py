@@ -140,7 +140,9 @@ def test_batches_of_which_some_go_back_are_followed_by_the_one_locked_ahead(
     outcomes = {0: Retry("later", 3_600), 1: Reject("never")}
     summary = consumer_of(queue, spec, lambda job: outcomes.get(job.payload.n % 5)).drain()
     assert (summary.claimed, summary.retried, summary.failed, summary.succeeded) == (60, 12, 12, 36)
-    assert (summary.batches, sending.sent) == (6, 5)
+    assert summary.batches == 6
+    # Each but the first; behind the last, one more may be asked for, which finds nothing.
+    assert sending.sent in (5, 6)
     assert Counter(states(queue).values()) == {"queued": 12, "failed": 12, "succeeded": 36}
 
 

@@ -47,10 +47,11 @@ def test_the_statements_that_the_page_names_exist() -> None:
 
 def test_the_tables_know_the_same_states() -> None:
     text = "".join(migration.text for migration in migrations.available())
-    for table, states in (("job", LiveState), ("job_archive", ArchiveState)):
-        ((body,),) = [re.findall(rf"CREATE TABLE sqlqueue\.{table} \((.*?)\n\)", text, re.DOTALL)]
-        ((checked,),) = [re.findall(r"state +text\s[^,]*CHECK \(state IN \((.*?)\)\)", body)]
-        assert re.findall(r"'(\w+)'", checked) == list(states), table
+    live = r"CREATE DOMAIN sqlqueue\.job_state AS text\s[^;]*CHECK \(VALUE IN \((.*?)\)\)"
+    ended = r"CREATE TABLE sqlqueue\.job_archive \([^;]*state +text\s[^,]*CHECK \(state IN \((.*?)\)\)"
+    for checked, states in ((live, LiveState), (ended, ArchiveState)):
+        (names,) = re.findall(checked, text)
+        assert re.findall(r"'(\w+)'", names) == list(states), checked
 
 
 def test_one_cause_has_one_effect() -> None:
