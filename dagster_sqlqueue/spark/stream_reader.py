@@ -193,7 +193,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole = last.at is None and at == last.low
         if last.rows <= self._target_rows and whole:
             # What one window holds is read by its transactions.
-            seen += f" AND ended_in >= pg_snapshot_xmin('{last.after}') AND ended_in < pg_snapshot_xmax('{last.until}')"
+            oldest, newest = (snapshot.split(":")[end] for end, snapshot in enumerate((last.after, last.until)))
+            number = "CAST(CAST(ended_in AS text) AS bigint)"
+            seen += f" AND {number} >= {int(oldest)} AND {number} < {int(newest)}"
             return [Part([seen], begins, server)]
         cuts: list[Cut] = []
         if last.rows > self._target_rows:

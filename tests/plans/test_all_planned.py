@@ -33,7 +33,7 @@ WITHOUT: dict[str, str] = {
     """,
     "COPY: what comes is put in": "enqueue_copy stage_copy",
     "functions about partitions whose statements are made as they run": """
-        archive_day_attach archive_day_begin archive_day_drop archive_day_keep
+        archive_day_attach archive_day_begin archive_day_drop archive_day_keep archive_summarize
     """,
     "every due job of a queue, once for each error that one of them caused, by a function": "hold_unclaimable",
     "a call of a function that runs another statement, whose plan is looked at": """

@@ -208,6 +208,34 @@ def test_maintenance_says_which_days_it_left(queue: SqlQueue, today: date, reade
     assert queue.maintain().partitions_dropped == ahead(today, -3)
 
 
+def without_a_summary(queue: SqlQueue, today: date) -> None:
+    """Two days, each with more pages than its index has a summary of from its beginning."""
+    for day in (today, today - timedelta(days=1)):
+        archive(queue, day, count=5_000)
+
+
+def test_the_pages_of_ended_jobs_are_summarized(queue: SqlQueue, today: date) -> None:
+    """A stream would read those without a summary at each of its polls."""
+    without_a_summary(queue, today)
+    queue.maintain()
+    assert value(queue, "SELECT {s}.summarize_archive()") == 0
+
+
+def test_a_day_that_is_in_use_is_summarized_the_next_time(
+    queue: SqlQueue, today: date, reader: "psycopg.Connection[Any]"
+) -> None:
+    without_a_summary(queue, today)
+    rows(queue, "SELECT {s}.summarize_archive()")
+    without_a_summary(queue, today)
+    reader.execute(
+        f"LOCK TABLE {queue.database.schema}.job_archive_{today:%Y%m%d} IN SHARE UPDATE EXCLUSIVE MODE".encode()
+    )
+    yesterdays = value(queue, "SELECT {s}.summarize_archive()")
+    assert yesterdays > 0
+    reader.rollback()
+    assert value(queue, "SELECT {s}.summarize_archive()") == yesterdays
+
+
 def test_one_process_maintains_at_a_time(queue: SqlQueue, today: date) -> None:
     drop_day(queue, today)
     with queue.database.connection() as other:

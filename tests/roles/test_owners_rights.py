@@ -61,6 +61,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "succeed_batch",
         "succeed_leased",
         "succeed_locked",
+        "summarize_archive",
         "sweep_batch",
         "take_maintenance",
         "unpack_jobs",

@@ -45,7 +45,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
     sqlqueue.settle_packs(uuid, text, text), sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
     sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text, boolean),
-    sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date),
+    sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(),
     sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
     sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean),
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean),
@@ -361,13 +361,15 @@ GRANT EXECUTE ON FUNCTION
     sqlqueue.begin_archive_partition(date), sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date)
     TO sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION
-    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.keep_archive_day(date)
+    sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.keep_archive_day(date),
+    sqlqueue.summarize_archive()
     TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on stats_of_queue(text): sqlqueue_producer, sqlqueue_consumer
 -- nothing on begin_archive_partition(date), attach_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on make_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_observer
 -- nothing on drop_archive_partition(date, text), keep_archive_day(date): sqlqueue_producer, sqlqueue_observer
+-- nothing on summarize_archive(): sqlqueue_producer, sqlqueue_observer
 -- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- maintenance: consumers do it when it is due, and delete only what has expired; operators do it at any time. (Locking a

@@ -8,8 +8,8 @@
 --   dates); after, until text (each a pg_snapshot).
 -- Returns: day, jobs (such events), accounts (that have some). An event that ended while its day was being computed is
 --   included, whether it was part of the computation or not. Locks: none.
--- Plan: the index of the archive by transaction, from the oldest one running at the first snapshot on. Only if such a
---   day was published: the daily jobs that were done since the first such day began, where on earth it begins first.
+-- Plan: the index of the archive by transaction, as in stream_window. Only if such a day was published: the daily jobs that
+--   were done since the first such day began, where on earth it begins first.
 -- Roles: operator, observer.
 WITH fresh AS MATERIALIZED (
     SELECT ended.day, ended.account, count(*) AS jobs
@@ -28,9 +28,11 @@ WITH fresh AS MATERIALIZED (
             END AS day,
             a.payload #>> CAST(:account_path AS text[]) AS account
         FROM sqlqueue.job_archive AS a
-        WHERE a.queue = :events
-          AND a.ended_in >= pg_snapshot_xmin(CAST(:after AS pg_snapshot))
-          AND a.ended_in < pg_snapshot_xmax(CAST(:until AS pg_snapshot))
+        WHERE a.queue || '' = :events
+          AND CAST(CAST(a.ended_in AS text) AS bigint)
+              >= CAST(CAST(pg_snapshot_xmin(CAST(:after AS pg_snapshot)) AS text) AS bigint)
+          AND CAST(CAST(a.ended_in AS text) AS bigint)
+              < CAST(CAST(pg_snapshot_xmax(CAST(:until AS pg_snapshot)) AS text) AS bigint)
           AND pg_visible_in_snapshot(a.ended_in, CAST(:until AS pg_snapshot))
           AND NOT pg_visible_in_snapshot(a.ended_in, CAST(:after AS pg_snapshot))
           AND a.state = ANY (CAST(:states AS text[]))

@@ -5,19 +5,19 @@
 --   replays another one's log; foreign: whether the queue has rows of transactions that this server has not begun yet, which
 --   came from a dump of another one; kept_from: rows that ended before it may have been trimmed (null: the queue keeps all);
 --   oldest: the finished_at of the oldest row. Locks: none.
--- Plan: an entry or two of two indexes, in each partition.
+-- Plan: in each partition an entry of the index by finish time, and the pages that may have rows of later transactions, as
+--   stream_window.
 -- Roles: operator, observer.
 SELECT
     CAST(pg_current_snapshot() AS text) AS snapshot,
     statement_timestamp() AS at,
     pg_is_in_recovery() AS standby,
-    COALESCE((
-        SELECT a.ended_in
-        FROM sqlqueue.job_archive AS a
-        WHERE a.queue = :queue
-        ORDER BY a.ended_in DESC
-        LIMIT 1
-    ) >= pg_snapshot_xmax(pg_current_snapshot()), false) AS foreign,
+    EXISTS (
+        SELECT FROM sqlqueue.job_archive AS a
+        WHERE a.queue || '' = :queue
+          AND CAST(CAST(a.ended_in AS text) AS bigint)
+              >= CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint)
+    ) AS foreign,
     (
         SELECT timezone('UTC', CAST(
             CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp

@@ -46,5 +46,8 @@ CREATE INDEX job_archive_finished ON sqlqueue.job_archive (queue, finished_at);
 
 CREATE INDEX job_archive_dead ON sqlqueue.job_archive (queue, finished_at DESC) WHERE state = 'failed';
 
--- Serves the reads of a stream: what was ended since the last one.
-CREATE INDEX job_archive_ended_in ON sqlqueue.job_archive (queue, ended_in);
+-- Serves the reads of a stream: what was ended since the last one. Rows lie nearly in the order of their transactions, so it
+-- is enough to record the first and the last one for each few pages: a tree cost each end of a job a sixth of the server's
+-- time. A number, because there is no such index of an xid8.
+CREATE INDEX job_archive_ended_in ON sqlqueue.job_archive USING brin ((CAST(CAST(ended_in AS text) AS bigint)))
+    WITH (pages_per_range = 16, autosummarize = on);

@@ -74,6 +74,31 @@ BEGIN
 END
 $$;
 
+-- Summarize what job_archive_ended_in has no summary of yet: a stream reads all of these pages at each poll, and the last ones
+-- of a day that is over would have none for as long as the day is kept.
+--
+-- Returns: of how many ranges of pages. Locks: each partition, SHARE UPDATE EXCLUSIVE, which keeps nobody from reading or
+--   writing; one that cannot be locked in 200 ms, as autovacuum is at it, is left to the next time. With the owner's rights:
+--   the function of PostgreSQL requires them.
+CREATE FUNCTION sqlqueue.summarize_archive() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    part regclass;
+    ranges bigint := 0;
+BEGIN
+    FOR part IN
+        SELECT i.inhrelid FROM pg_inherits AS i WHERE i.inhparent = CAST('sqlqueue.job_archive_ended_in' AS regclass)
+    LOOP
+        BEGIN
+            ranges := ranges + brin_summarize_new_values(part);
+        EXCEPTION WHEN lock_not_available THEN
+            CONTINUE;
+        END;
+    END LOOP;
+    RETURN ranges;
+END
+$$;
+
 -- Remove a reply queue that has expired and is not in use, and no other: see remove_reply_queue.
 CREATE FUNCTION sqlqueue.remove_expired_reply_queue(reply text) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -82,7 +107,7 @@ $$;
 
 REVOKE ALL ON FUNCTION
     sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
-    sqlqueue.keep_archive_day(date), sqlqueue.remove_expired_reply_queue(text)
+    sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(), sqlqueue.remove_expired_reply_queue(text)
 FROM PUBLIC;
 
 -- What may be deleted because it has expired, by the rows' own settings: so much a consumer may delete, and nothing else.
