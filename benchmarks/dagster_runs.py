@@ -3,7 +3,6 @@ runs there are of idle queues and of one with a trickle of jobs.
 """
 
 import itertools
-import json
 import os
 import random
 import signal
@@ -36,10 +35,11 @@ run_coordinator:
 sensors: {use_threads: true, num_workers: 4, num_submit_workers: 2}
 telemetry: {enabled: false}
 """
+_STORAGE = "DAGSTER_STORAGE_URL"
 _POSTGRES = """
 storage:
   postgres:
-    postgres_url: {url}
+    postgres_url: {{env: {name}}}
 """
 
 
@@ -162,7 +162,9 @@ def daemon(
     """
     for spec in specs:
         bench.queue.create_queue(spec)
-    (home / "dagster.yaml").write_text(_INSTANCE + (_POSTGRES.format(url=json.dumps(storage)) if storage else ""))
+    if storage:
+        os.environ[_STORAGE] = storage
+    (home / "dagster.yaml").write_text(_INSTANCE + (_POSTGRES.format(name=_STORAGE) if storage else ""))
     environment = {
         **os.environ,
         "DAGSTER_HOME": str(home),

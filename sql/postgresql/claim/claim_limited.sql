@@ -12,7 +12,7 @@
 --   it ends by the database's clock, and the recorded time is never earlier than the starts it stands for. Leases are
 --   counted as of the beginning of this statement, and starts are recorded with a later time: a lease that ended in
 --   between, and is not counted any more, had ended before the start.
--- Plan: see claim_round_robin.
+-- Plan: as claim_round_robin, but that the rows are kept and sorted by their number, for what else is written with them.
 -- Roles: consumer.
 WITH expired AS (
     DELETE FROM sqlqueue.limit_reservation AS r

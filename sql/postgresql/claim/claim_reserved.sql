@@ -5,7 +5,7 @@
 --   is due, the reservation is used up or has expired, or the queue is paused or has other settings by now.
 -- Locks: the reservation; the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: the
 --   recorded time is never earlier than the starts it stands for.
--- Plan: see claim_round_robin.
+-- Plan: as claim_round_robin, but that the rows are kept and sorted by their number, for what else is written with them.
 -- Roles: consumer.
 WITH reserved AS MATERIALIZED (
     SELECT r.id, LEAST(r.jobs, :limit) AS jobs

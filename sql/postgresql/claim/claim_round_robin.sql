@@ -19,7 +19,8 @@
 --   on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the update reads each row at the place where it was locked, one after the other: without an index, and in the order
 --   of the rows, which it returns with nothing kept or sorted in between. A row that another transaction changed between
---   this statement's snapshot and the lock has a place that the snapshot does not show: the next claim takes it.
+--   this statement's snapshot and the lock has a place that the snapshot does not show: the next claim that begins
+--   before it takes it.
 -- Locks: the rows returned, in index order; rows locked by others are skipped. Guards: I3 (lease_no grows), I4, I5.
 -- Roles: consumer.
 WITH level AS MATERIALIZED (
