@@ -121,7 +121,7 @@ def _shared(
 
 def main() -> None:
     """The entry point of the program `sqlqueue`."""
-    # Until `Session.queue` has a database: all that imports make stays, and to search it for garbage takes a tenth of the
+    # Until a command has its database: all that imports make stays, and to search it for garbage takes a tenth of the
     # start-up.
     gc.disable()
     try:

@@ -1,5 +1,6 @@
 """`sqlqueue up`: an embedded database for a first try."""
 
+import gc
 import json
 import os
 import shlex
@@ -40,6 +41,7 @@ def up(session: Session) -> None:
     from dagster_sqlqueue.db.database import Database
     from dagster_sqlqueue.queue import SqlQueue
 
+    gc.enable()
     server = EmbeddedPostgres()
     _refuse_another(session, server.directory)
     with server:
