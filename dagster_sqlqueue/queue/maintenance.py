@@ -150,7 +150,7 @@ class Maintenance:
             ahead = step(lambda: made(strays=False), no_days)
             trimmed = step(lambda: self._trim(at, None), Trimmed((), {}, {}, ()))
             strays = step(lambda: made(strays=True), no_days)
-            step(lambda: int(at.run("archive_summarize", {})[0][0]), 0)
+            step(lambda: at.run("archive_summarize", {}), None)
             expired = step(lambda: int(at.run("forget_expired", {})[0][0]), 0)
             expired += sum(step(lambda verb=verb: _page_by_page(at, verb), 0) for verb in _BY_PAGE)  # type: ignore[misc]
             expired += sum(step(lambda verb=verb: _while_any(at, verb), 0) for verb in _WHILE_ANY)  # type: ignore[misc]
