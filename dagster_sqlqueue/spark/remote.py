@@ -119,8 +119,8 @@ def move_into_place(staged: str, output: str) -> None:
         if not found:
             (place / _EMPTY).write_bytes(b"")
         for old in list(place.iterdir()):
-            # An object store may list an object with the directory's own name, by which a tool made it.
-            if old.name in (name, *(found or [_EMPTY])):
+            # An object store may list an object with the directory's own name, by which a tool made it: that is none in it.
+            if old.name in (found or [_EMPTY]) or (old.name == name and not old.exists()):
                 continue
             if old.is_dir():
                 old.fs.rm(old.path, recursive=True)

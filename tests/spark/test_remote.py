@@ -90,9 +90,13 @@ def test_files_are_staged_and_moved_where_nothing_can_be_renamed(queue: SqlQueue
         "2013-01-03": (0, 0),
     }
     # A day that is written again is replaced as a whole.
+    for name in "old.parquet", "more/old.parquet", f"day={DAYS[0]}/old.parquet":
+        UPath(f"{output}/day={DAYS[0]}/{name}").parent.mkdir(exist_ok=True)
+        UPath(f"{output}/day={DAYS[0]}/{name}").write_bytes(b"")
     prepare(queue, 2)
     run(queue, output)
     assert in_place(output) == {"day=2013-01-01": [1], "day=2013-01-02": [2], "day=2013-01-03": []}
+    assert len(remote.names_in(f"{output}/day={DAYS[0]}")) == 1
 
 
 @pytest.mark.parametrize("at", range(6))
