@@ -1,5 +1,6 @@
 """The tests of this folder share a schema."""
 
+from tests.support.locked_ahead import quick, sending
 from tests.support.shared_schema import filled, ordered, queue, shared, today, whole_day
 
-__all__ = ["filled", "ordered", "queue", "shared", "today", "whole_day"]
+__all__ = ["filled", "ordered", "queue", "quick", "sending", "shared", "today", "whole_day"]

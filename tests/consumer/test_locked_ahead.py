@@ -9,24 +9,16 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row, tuple_row
 
-from dagster_sqlqueue import Backoff, Consumer, Job, Mode, NewJob, QueueSpec, Reject, Retry, SqlQueue, Strategy
+from dagster_sqlqueue import Backoff, Job, QueueSpec, Reject, Retry, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.queue.lock import SentLock
 from tests.support import Work, make_due, rows, states, until, value
-from tests.support.around import Around
-from tests.support.drained import Clock
-from tests.support.pooler import pooler
+from tests.support.locked_ahead import SIZE, Sending, consumer_of, fill, free
 
-SIZE = 10
-LONG = 100_000.0
 PREPARED = "SELECT name, statement FROM pg_prepared_statements WHERE name LIKE 'queue_ahead_%' ORDER BY name"
 ARCHIVED = "SELECT count(*) FROM {s}.job_archive"
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, a batch of these tests is a quick one."""
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", LONG)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture
@@ -35,44 +27,6 @@ def effect(queue: SqlQueue) -> Iterator[str]:
     rows(queue, "CREATE TABLE {s}.effect (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
     yield f"{queue.database.schema}.effect"
     rows(queue, "DROP TABLE {s}.effect")
-
-
-class Sending(Around):
-    """Leases that note each lock that is asked for ahead, and do something instead of one, or after it."""
-
-    sent = 0
-    act_at = 0
-    act: Callable[[Transaction, Callable[[], SentLock]], SentLock]
-
-    def send_lock(self, transaction: Transaction, *given: Any) -> SentLock:
-        self.sent += 1
-
-        def send() -> SentLock:
-            sent: SentLock = self.inner.send_lock(transaction, *given)
-            return sent
-
-        return self.act(transaction, send) if self.sent == self.act_at else send()
-
-
-@pytest.fixture
-def sending(queue: SqlQueue) -> Iterator[Sending]:
-    """The queue's leases, watched for the test."""
-    watched = Sending(queue.leases)
-    queue.leases = watched  # type: ignore[assignment]
-    yield watched
-    queue.leases = watched.inner
-
-
-def fill(queue: SqlQueue, spec: QueueSpec[Work], jobs: int, **settings: Any) -> None:
-    queue.enqueue_many(spec, [NewJob(Work(n=n), **settings) for n in range(jobs)])
-
-
-def consumer_of(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
-    return Consumer(queue, spec, handler, mode=Mode.TRANSACTIONAL, **{"batch_size": SIZE, **settings})
-
-
-def free(queue: SqlQueue) -> int:
-    return len(rows(queue, "SELECT id FROM {s}.job FOR UPDATE SKIP LOCKED"))
 
 
 def test_while_a_batch_is_worked_on_the_next_one_is_locked(queue: SqlQueue, spec: QueueSpec[Work], effect: str) -> None:
@@ -289,75 +243,6 @@ def test_a_job_whose_lease_ran_out_has_nothing_beside_it(
     summary = consumer_of(queue, spec, handler).drain()
     assert (summary.succeeded, beside) == (5 * SIZE, [1, 1, 1])
     assert sending.sent > 0
-
-
-@pytest.mark.parametrize("strategy", [Strategy.FANOUT, Strategy.FIFO])
-def test_nothing_is_locked_ahead_where_a_lock_takes_more_than_a_statement(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, strategy: Strategy
-) -> None:
-    other = replace(spec, strategy=strategy)
-    queue.create_queue(other)
-    fill(queue, other, 4 * SIZE)
-    assert consumer_of(queue, other, lambda job: None).drain().succeeded == 4 * SIZE
-    assert sending.sent == 0
-
-
-def test_nothing_is_locked_ahead_of_a_slow_handler_or_of_little(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(queue, spec, 2 * SIZE - 1)
-    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 2 * SIZE - 1
-    fill(queue, spec, 5)
-    assert consumer_of(queue, spec, lambda job: None, batch_size=1).drain().succeeded == 5
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", 0.0)
-    fill(queue, spec, 4 * SIZE)
-    assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
-    assert sending.sent == 0
-
-
-def test_a_session_of_a_pooler_is_not_kept_for_it(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
-    fill(queue, spec, 4 * SIZE)
-    with pooler(url) as theirs, SqlQueue(theirs, schema=queue.database.schema) as pooled:
-        watched = Sending(pooled.leases)
-        pooled.leases = watched  # type: ignore[assignment]
-        assert consumer_of(pooled, spec, lambda job: None).drain().succeeded == 4 * SIZE
-        assert watched.sent == 0
-
-
-def test_settings_that_are_new_since_hold_for_the_batch_locked_ahead(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 6 * SIZE)
-    seen: list[int] = []
-
-    def handler(job: Job[Work]) -> None:
-        seen.append(job.payload.n)
-        if len(seen) == 2 * SIZE:
-            queue.pause("work")
-
-    summary = consumer_of(queue, spec, handler).drain()
-    # The one that was locked when the queue was paused is worked off, and no other one.
-    assert summary.succeeded in (2 * SIZE, 3 * SIZE)
-    assert len(seen) == summary.succeeded
-    assert free(queue) == 6 * SIZE - summary.succeeded
-
-
-def test_a_drain_whose_time_is_up_lets_the_next_batch_go(
-    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    for module in ("consumer", "transactional"):
-        monkeypatch.setattr(f"dagster_sqlqueue.consumer.{module}.time", clock)
-    fill(queue, spec, 6 * SIZE)
-    seen: list[int] = []
-
-    def handler(job: Job[Work]) -> None:
-        seen.append(job.payload.n)
-        if len(seen) == 2 * SIZE + 1:
-            until(lambda: free(queue) == 2 * SIZE, "the lock of the next batch")
-            clock.ahead = 3_600
-
-    summary = consumer_of(queue, spec, handler).drain(budget_seconds=3_600)
-    assert (summary.claimed, summary.succeeded, summary.released) == (30, 30, 0)
-    assert free(queue) == 3 * SIZE
 
 
 @pytest.mark.parametrize(
