@@ -119,7 +119,8 @@ def move_into_place(staged: str, output: str) -> None:
         if not found:
             (place / _EMPTY).write_bytes(b"")
         for old in list(place.iterdir()):
-            # An object store may list an object with the directory's own name, by which a tool made it: that is none in it.
+            # A tool may have made the directory by an object of its name: a store lists that one too, although nothing of
+            # that name is in the directory.
             if old.name in (found or [_EMPTY]) or (old.name == name and not old.exists()):
                 continue
             if old.is_dir():

@@ -9,32 +9,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
+from dagster_sqlqueue import Consumer, Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.endings import Endings
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, leases_go_on, make_due, rows, until, value
 from tests.support.around import Around
+from tests.support.locked_ahead import LONG, SIZE, fill
 from tests.support.raw_rows import in_schema
 
-SIZE = 10
-LONG = 100_000.0
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, a batch of these tests is a quick one."""
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", LONG)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def running(queue: SqlQueue) -> int:
     count: int = value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'running' AND available_at > now()")
     return count
-
-
-def fill(queue: SqlQueue, spec: QueueSpec[Work], jobs: int, **settings: Any) -> None:
-    queue.enqueue_many(spec, [NewJob(Work(n=n), **settings) for n in range(jobs)])
 
 
 class AtJob:

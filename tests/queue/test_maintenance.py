@@ -217,8 +217,8 @@ def without_a_summary(queue: SqlQueue, today: date) -> None:
             " JOIN pg_am AS a ON a.oid = c.relam"
             f" WHERE a.amname = 'brin' AND i.indrelid = CAST('{{s}}.job_archive_{day:%Y%m%d}' AS regclass)",
         )
-        for (index,) in indexes:
-            rows(queue, f"ALTER INDEX {index} SET (autosummarize = off)")
+        ((index,),) = indexes
+        rows(queue, f"ALTER INDEX {index} SET (autosummarize = off)")
         archive(queue, day, count=5_000)
 
 
