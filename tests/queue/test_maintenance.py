@@ -211,13 +211,12 @@ def test_maintenance_says_which_days_it_left(queue: SqlQueue, today: date, reade
 def without_a_summary(queue: SqlQueue, today: date) -> None:
     """Two days, each with more pages than its index has a summary of from its beginning; autovacuum adds none."""
     for day in (today, today - timedelta(days=1)):
-        indexes = rows(
+        ((index,),) = rows(
             queue,
             "SELECT CAST(i.indexrelid AS regclass)::text FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
             " JOIN pg_am AS a ON a.oid = c.relam"
             f" WHERE a.amname = 'brin' AND i.indrelid = CAST('{{s}}.job_archive_{day:%Y%m%d}' AS regclass)",
         )
-        ((index,),) = indexes
         rows(queue, f"ALTER INDEX {index} SET (autosummarize = off)")
         archive(queue, day, count=5_000)
 
