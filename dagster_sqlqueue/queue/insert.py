@@ -110,7 +110,10 @@ def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
     """
     if row.named:
         yield from seeing_ends(f"the job {row.id} has an id of its own")
-    plain = "enqueue" if row.columns["region"] is None else "enqueue_in_region"
+    if row.columns["region"] is not None:
+        plain = "enqueue_in_region"
+    else:
+        plain = "enqueue" if row.columns["ordering_key"] is None else "enqueue_keyed"
     if on_conflict == "replace" and row.unique_key is not None:
         if (yield from _known(queue, [row])):
             return None

@@ -137,7 +137,7 @@ WIDE_QUEUE = """
 """
 ONLY_JOB = """
     INSERT INTO {s}.job (id, queue, bucket, priority, available_at, run_at, max_attempts, payload)
-    VALUES (gen_random_uuid(), 'wide', %s, 5, now(), now(), 1, '{}')
+    VALUES (gen_random_uuid(), 'wide', %s, 0, now(), now(), 1, '{}')
 """
 
 

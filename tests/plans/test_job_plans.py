@@ -142,9 +142,12 @@ def test_explaining_a_job(explain: Explainer, backlog: SqlQueue, queue: str) -> 
 
 
 @pytest.mark.parametrize("queue", ["work", "keyed"])
-@pytest.mark.parametrize(("name", "region"), [("enqueue", None), ("enqueue_in_region", "local")])
-def test_enqueue_one(explain: Explainer, queue: str, name: str, region: str | None) -> None:
-    job = NewJob(Work(n=1), unique_key="u", ordering_key="big", tags=["a"], region=region)
+@pytest.mark.parametrize(
+    ("name", "key", "region"),
+    [("enqueue", None, None), ("enqueue_keyed", "big", None), ("enqueue_in_region", "big", "local")],
+)
+def test_enqueue_one(explain: Explainer, queue: str, name: str, key: str | None, region: str | None) -> None:
+    job = NewJob(Work(n=1), unique_key="u", ordering_key=key, tags=["a"], region=region)
     plan = explain(name, queue=queue, **validation.values(QueueSpec(queue, Work), job))
     assert plan.root["Actual Rows"] == 1
     assert plan.scans() == set()

@@ -150,7 +150,7 @@ def test_a_queue_that_is_made_again_in_a_transaction_has_none_of_the_priorities_
         connection.execute(in_schema(queue, "INSERT INTO {s}.bucket (queue, bucket) VALUES ('work', 0)"))
         put(queue, connection, 5)
         connection.commit()
-    assert rows(queue, NOTED) == [(5,)]
+    assert rows(queue, NOTED) == [(0,), (5,)]
     assert [job.priority for job in claim(queue)] == [5]
 
 

@@ -53,6 +53,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "packed_jobs",
         "pass_wake",
         "promote_keys",
+        "record_default_priority",
         "refuse_queue_with_jobs",
         "remove_expired_reply_queue",
         "remove_reply_queue",

@@ -1,17 +1,18 @@
--- Enqueue one job of no region. (enqueue_many takes arrays; binding those for a single row costs a third of its speed. One
--- of a region is enqueued by enqueue_in_region: what reads the region's buckets would cost every enqueue, used or not.)
+-- Enqueue one job of no region and without an ordering key. (enqueue_many takes arrays; binding those for a single row costs
+-- a third of its speed. enqueue_keyed and enqueue_in_region are for the others: a place in line, and what reads a region's
+-- buckets, would cost every enqueue, used or not.)
 --
 -- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count);
 --   priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff float8[] and timeout_seconds float8
---   (null: the queue's); unique_key, ordering_key text; until_claim boolean (whether the job holds its unique key only until
---   it is claimed); tags text[] (null: none); payload text (JSON).
+--   (null: the queue's); unique_key text; until_claim boolean (whether the job holds its unique key only until it is
+--   claimed); tags text[] (null: none); payload text (JSON).
 -- Returns: the job's id. No row: a live job has the same id, or holds the unique key, or the queue does not exist.
 -- The trigger job_wakes wakes a consumer at commit, if the job is due and one is idle.
 -- Locks: the inserted row only. Guards: I1 (it is one transaction with the caller's other writes), I5, I6.
 -- Roles: producer, operator.
 INSERT INTO sqlqueue.job (
-    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, ordering_key, order_no,
-    timeout_seconds, backoff, tags, payload
+    id, queue, bucket, priority, available_at, run_at, max_attempts, unique_key, unique_until_claim, timeout_seconds,
+    backoff, tags, payload
 )
 SELECT
     CAST(:id AS uuid),
@@ -23,8 +24,6 @@ SELECT
     COALESCE(CAST(:max_attempts AS integer), q.max_attempts),
     CAST(:unique_key AS text),
     CAST(:until_claim AS boolean),
-    CAST(:ordering_key AS text),
-    CASE WHEN q.keyed AND CAST(:ordering_key AS text) IS NOT NULL THEN nextval('sqlqueue.job_order') END,
     COALESCE(CAST(:timeout_seconds AS float8), q.timeout_seconds),
     CAST(CAST(:backoff AS text) AS float8[]),
     COALESCE(CAST(CAST(:tags AS text) AS text[]), '{}'),

@@ -1,6 +1,6 @@
 -- Enqueue one job of a region: enqueue, into one of the region's buckets.
 --
--- Parameters: as there, but the hash picks one of the region's buckets; and region text.
+-- Parameters: as there, but the hash picks one of the region's buckets; ordering_key text (null: none); region text.
 -- Returns: as there. A region without a bucket violates the not-null constraint of the bucket.
 -- Trigger, locks and guards: as there.
 -- Roles: producer, operator.

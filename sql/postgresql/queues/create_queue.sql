@@ -1,4 +1,4 @@
--- Create a queue with its buckets and the default priority, or update the settings of an existing one. The bucket count of
+-- Create a queue with its buckets, or update the settings of an existing one. The bucket count of
 -- an existing queue stays: rebucket changes it. The revision grows only if something changed.
 --
 -- Parameters: name, strategy, on_poison text; ordered boolean; bucket_count, max_attempts integer; lease_seconds,
@@ -52,10 +52,5 @@ WITH made AS (
     SELECT made.name, no
     FROM made CROSS JOIN generate_series(0, made.bucket_count - 1) AS no
     ON CONFLICT DO NOTHING
-), priorities AS (
-    INSERT INTO sqlqueue.queue_priority (queue, priority)
-    SELECT made.name, 0
-    FROM made
-    WHERE NOT EXISTS (SELECT FROM sqlqueue.queue_priority AS p WHERE p.queue = made.name AND p.priority = 0)
 )
 SELECT made.revision FROM made

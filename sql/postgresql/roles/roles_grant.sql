@@ -35,7 +35,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.notify_followers(uuid, timestamp with time zone, boolean, text),
     sqlqueue.notify_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
-    sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid), sqlqueue.attempts_spent(integer, text, boolean),
+    sqlqueue.record_default_priority(), sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
+    sqlqueue.attempts_spent(integer, text, boolean),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean),
     sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
     sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
@@ -263,9 +264,8 @@ GRANT SELECT ON sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rul
 -- nothing on job_event, automation_rule: sqlqueue_producer
 -- nothing on event_of_no_job: sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 
--- queue_priority: written by the triggers of jobs; only duplicates are deleted.
-GRANT SELECT ON sqlqueue.queue_priority TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer;
-GRANT SELECT, INSERT ON sqlqueue.queue_priority TO sqlqueue_operator;
+-- queue_priority: written by the triggers of queues and jobs; only duplicates are deleted.
+GRANT SELECT ON sqlqueue.queue_priority TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT SELECT, DELETE ON sqlqueue.doubled_priority TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on doubled_priority: sqlqueue_producer, sqlqueue_observer
 
@@ -323,7 +323,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer,
 -- nothing on notify_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
 -- nothing on notify_followers(uuid, timestamp with time zone, boolean, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 

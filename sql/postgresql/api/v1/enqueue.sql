@@ -70,11 +70,14 @@ BEGIN
         );
         RETURN ids[1];
     END IF;
-    IF enqueue.region IS NULL THEN
-        {{enqueue}}
+    IF enqueue.region IS NOT NULL THEN
+        {{enqueue_in_region}}
+        INTO inserted;
+    ELSIF enqueue.ordering_key IS NOT NULL THEN
+        {{enqueue_keyed}}
         INTO inserted;
     ELSE
-        {{enqueue_in_region}}
+        {{enqueue}}
         INTO inserted;
     END IF;
     IF inserted IS NULL THEN

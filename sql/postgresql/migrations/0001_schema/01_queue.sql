@@ -51,15 +51,28 @@ CREATE TABLE sqlqueue.bucket (
 );
 
 -- The priorities that jobs of a queue have, or have had: claims and reads of the heads use these, with one index probe each
--- in every bucket, and not all ten. The first job of a priority inserts its row, so a transaction that sees the job sees
--- the row. Concurrent transactions insert one each, so that none waits for another; maintenance deletes all but one, and
--- records priorities that bypassed the triggers of the table job.
+-- in every bucket, and not all ten. Every queue has the default one, 0, from its creation. The first job of another inserts
+-- its row, so a transaction that sees the job sees the row. Concurrent transactions insert one each, so that none waits for
+-- another; maintenance deletes all but one, and records priorities that bypassed the triggers of the table job.
 CREATE TABLE sqlqueue.queue_priority (
     queue    text     NOT NULL REFERENCES sqlqueue.queue (name) ON UPDATE CASCADE ON DELETE CASCADE,
     priority smallint NOT NULL CHECK (priority BETWEEN 0 AND 9)
 );
 
 CREATE INDEX queue_priority_of_queue ON sqlqueue.queue_priority (queue, priority DESC);
+
+CREATE FUNCTION sqlqueue.record_default_priority() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO sqlqueue.queue_priority (queue, priority) VALUES (NEW.name, 0);
+    RETURN NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.record_default_priority() FROM PUBLIC;
+
+CREATE TRIGGER queue_has_the_default_priority AFTER INSERT ON sqlqueue.queue
+FOR EACH ROW EXECUTE FUNCTION sqlqueue.record_default_priority();
 
 CREATE VIEW sqlqueue.doubled_priority AS
 SELECT p.queue, p.priority

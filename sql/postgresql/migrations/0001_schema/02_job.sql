@@ -82,7 +82,7 @@ CREATE TABLE sqlqueue.job (
     payload      jsonb       NOT NULL,
     error        text,
     CONSTRAINT job_available_at_of_queued_is_finite_unless_parked CHECK (
-        available_at < 'infinity' OR state <> 'queued' OR order_no IS NOT NULL
+        isfinite(available_at) OR state <> 'queued' OR order_no IS NOT NULL
     ),
     CONSTRAINT job_order_no_needs_an_ordering_key CHECK (order_no IS NULL OR ordering_key IS NOT NULL)
 ) WITH (
@@ -145,29 +145,28 @@ $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.keep_queue(text) FROM PUBLIC;
 
--- Refuse a job of a queue that does not exist, and lock the queue of any other. The first job of a priority records that
--- for the queue.
+-- Refuse a job of a queue that does not exist, and lock the queue of any other. The first job of a priority other than the
+-- default records that for the queue.
 --
 -- The error is that of a foreign key, and has the name of one.
 CREATE FUNCTION sqlqueue.keep_queue_of_job() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    noted boolean;
 BEGIN
-    SELECT EXISTS (SELECT FROM sqlqueue.queue_priority AS p WHERE p.queue = NEW.queue AND p.priority = NEW.priority)
-    INTO noted
-    FROM sqlqueue.queue AS q
-    WHERE q.name = NEW.queue
-    FOR KEY SHARE;
-    IF noted IS NULL THEN
+    PERFORM FROM sqlqueue.queue AS q WHERE q.name = NEW.queue FOR KEY SHARE;
+    IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'foreign_key_violation',
             MESSAGE = format('job %s is for queue "%s", which does not exist', NEW.id, NEW.queue),
             HINT = 'Make the queue first (sqlqueue create), or correct its name.',
             SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'queue', CONSTRAINT = 'job_queue_fkey';
     END IF;
-    IF NOT noted AND NEW.priority BETWEEN 0 AND 9 THEN
-        INSERT INTO sqlqueue.queue_priority (queue, priority) VALUES (NEW.queue, NEW.priority);
+    -- Every queue has the default priority from its creation, so a new job of that one costs no search for it.
+    IF NEW.priority BETWEEN 1 AND 9 OR NEW.priority = 0 AND TG_OP = 'UPDATE' THEN
+        IF NOT EXISTS (
+            SELECT FROM sqlqueue.queue_priority AS p WHERE p.queue = NEW.queue AND p.priority = NEW.priority
+        ) THEN
+            INSERT INTO sqlqueue.queue_priority (queue, priority) VALUES (NEW.queue, NEW.priority);
+        END IF;
     END IF;
     RETURN NULL;
 END
