@@ -154,6 +154,31 @@ def test_a_queue_that_is_made_again_in_a_transaction_has_none_of_the_priorities_
     assert [job.priority for job in claim(queue)] == [5]
 
 
+def test_a_queue_that_was_inserted_by_hand_has_the_default_priority(
+    queue: SqlQueue, url: str, spec: QueueSpec[Work]
+) -> None:
+    with caller(url) as connection:
+        connection.execute(in_schema(queue, KEPT))
+        connection.execute(in_schema(queue, "UPDATE kept SET name = 'other'"))
+        connection.execute(in_schema(queue, AGAIN))
+        connection.commit()
+    assert rows(queue, "SELECT priority FROM {s}.queue_priority WHERE queue = 'other'") == [(0,)]
+
+
+def test_a_default_priority_that_was_deleted_is_recorded_by_maintain(
+    queue: SqlQueue, url: str, spec: QueueSpec[Work]
+) -> None:
+    """The first job does not record it again: it is taken for granted that it is there."""
+    rows(queue, "DELETE FROM {s}.queue_priority")
+    with caller(url) as connection:
+        put(queue, connection, 0, 3)
+        connection.commit()
+    assert claim(queue) == []
+    queue.maintain()
+    assert rows(queue, NOTED) == [(0,)]
+    assert len(claim(queue)) == 3
+
+
 def test_a_queue_that_is_renamed_keeps_its_priorities(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue(spec, NewJob(Work(n=1), priority=5))
     rows(queue, "DELETE FROM {s}.job")
