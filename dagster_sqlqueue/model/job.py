@@ -80,7 +80,7 @@ class ClaimedJob(NamedTuple):
     Attributes:
         due_at: when it had become due, by which its bucket is ordered.
         order_no: its place within its ordering key; None unless the queue is keyed and the job has a key.
-        limited: whether the lease counts towards a limit of the queue.
+        limited: whether the lease counts towards the `max_running` of the queue.
         cancel_requested: somebody asked for it to be cancelled while it ran.
         alone: whether it was claimed by itself, so that the attempt is spent if its consumer dies now.
     """

@@ -252,7 +252,7 @@ class Claims:
             "ids": [row[0] for row in rows],
             "lease_seconds": _lease_seconds(settings, request),
             "worker": request.worker,
-            "limited": settings.limited,
+            "limited": settings.max_running is not None,
             "alone": len(rows) == 1 and not request.joining,
         }
         if settings.strategy is Strategy.ASSIGN:

@@ -280,4 +280,4 @@ def _turns(settings: QueueSettings) -> tuple[object, ...]:
 
 
 def _counted(settings: QueueSettings) -> tuple[object, ...]:
-    return (*_turns(settings), settings.limited)
+    return (*_turns(settings), settings.max_running is not None)

@@ -73,7 +73,7 @@ def under_lease(
         settings: the queue's.
         alone: whether the job was granted by itself.
     """
-    limited, name = settings.limited, settings.name
+    limited, name = settings.max_running is not None, settings.name
     return [
         ClaimedJob._make(
             (

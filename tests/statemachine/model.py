@@ -44,6 +44,10 @@ class Model:
         return self.spec.max_running is not None or self.spec.rate is not None
 
     @property
+    def counted(self) -> bool:
+        return self.spec.max_running is not None
+
+    @property
     def all_buckets(self) -> list[int]:
         return list(range(max([self.bucket_count, *(job.bucket + 1 for job in self.live.values())])))
 
@@ -203,7 +207,7 @@ class Model:
         out = [job for job in picked if self._fit(job)]
         for job in out:
             job.step(Event.CLAIM)
-            job.at, job.limited, job.alone = until, self.limited, len(picked) == 1
+            job.at, job.limited, job.alone = until, self.counted, len(picked) == 1
         stopped = [job for job in picked if not self._fit(job) and job not in out and self._stops(job)]
         self._end([(job, self._burial(job)) for job in picked if job not in out and job not in stopped])
         self._aside([(job, Event.BURY_AND_STOP) for job in stopped])
@@ -305,7 +309,7 @@ class Model:
             if job.ordering_key is not None:
                 number = job.order_no or next(self.orders)
                 job.order_no = number if self.keyed else None
-            job.limited = job.state is LiveState.RUNNING and self.limited
+            job.limited = job.state is LiveState.RUNNING and self.counted
 
     def shift(self, job: ModelJob, hours_ago: float) -> None:
         """Let time pass for one job, until it was due for so long."""

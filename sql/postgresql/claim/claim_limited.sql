@@ -43,6 +43,7 @@ WITH expired AS (
             ) END
         )) AS jobs,
         q.rate_seconds,
+        q.max_running,
         random() < 0.05 AS tidying
     FROM sqlqueue.queue AS q
     CROSS JOIN (
@@ -104,7 +105,7 @@ WITH expired AS (
         claimed_by = :worker,
         batch_id = NULL,
         claim_token = NULL,
-        limited = true
+        limited = (SELECT allowance.max_running IS NOT NULL FROM allowance)
     FROM taken
     WHERE j.ctid = taken.version
     RETURNING

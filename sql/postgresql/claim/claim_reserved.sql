@@ -5,7 +5,8 @@
 --   is due, the reservation is used up or has expired, or the queue is paused or has other settings by now.
 -- Locks: the reservation; the rows returned, in index order; rows locked by others are skipped. Guards: I3, I4, I5, I9: the
 --   recorded time is never earlier than the starts it stands for.
--- Plan: as claim_round_robin, but that the rows are kept and sorted by their number, for what else is written with them.
+-- Plan: as claim_round_robin. What is recorded of a rate is the number of the rows locked, and not of those updated, which
+--   may be a few less: then the rows need not be kept for it, and the rate is a little lower for once.
 -- Roles: consumer.
 WITH reserved AS MATERIALIZED (
     SELECT r.id, LEAST(r.jobs, :limit) AS jobs
@@ -18,7 +19,7 @@ WITH reserved AS MATERIALIZED (
     FROM reserved
     WHERE r.id = reserved.id
 ), allowance AS MATERIALIZED (
-    SELECT reserved.jobs, q.rate_seconds
+    SELECT reserved.jobs, q.rate_seconds, q.max_running
     FROM reserved
     JOIN sqlqueue.queue AS q ON q.name = :queue
     WHERE q.revision = :revision
@@ -51,7 +52,7 @@ WITH reserved AS MATERIALIZED (
     ) AS due
     LIMIT (SELECT COALESCE(max(allowance.jobs), 0) FROM allowance)
 ), taken AS MATERIALIZED (
-    SELECT due.version, due.available_at, due.no
+    SELECT due.version, due.available_at
     FROM (
         SELECT
             array_agg(head.version) AS versions, array_agg(head.available_at) AS times,
@@ -63,36 +64,28 @@ WITH reserved AS MATERIALIZED (
     ) AS seen
     CROSS JOIN LATERAL unnest(
         seen.versions[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
-    ) WITH ORDINALITY AS due (version, available_at, no)
-), claimed AS (
-    UPDATE sqlqueue.job AS j
-    SET state = 'running',
-        available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
-        lease_no = j.lease_no + 1,
-        attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
-        alone = (SELECT count(*) = 1 AND :suspects FROM taken),
-        started_at = statement_timestamp(),
-        claimed_by = :worker,
-        batch_id = NULL,
-        claim_token = NULL,
-        limited = true
-    FROM taken
-    WHERE j.ctid = taken.version
-    RETURNING
-        j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
-        j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, j.tags, j.order_no,
-        j.timeout_seconds, j.backoff, j.cancel_requested_at, j.limited, j.alone, taken.available_at AS due_at, taken.no
+    ) AS due (version, available_at)
 ), noted AS (
     INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
-    SELECT :queue, statement_timestamp(), taken.starts
-    FROM (SELECT count(*) AS starts FROM claimed) AS taken
+    SELECT :queue, statement_timestamp(), sum.starts
+    FROM (SELECT count(*) AS starts FROM taken) AS sum
     JOIN allowance ON allowance.rate_seconds IS NOT NULL
-    WHERE taken.starts > 0
+    WHERE sum.starts > 0
 )
-SELECT
-    claimed.id, claimed.bucket, claimed.priority, claimed.lease_no, claimed.attempt, claimed.max_attempts,
-    claimed.created_at, claimed.lease_until, claimed.unique_key, claimed.ordering_key, claimed.payload, claimed.error,
-    claimed.due_at, claimed.tags, claimed.order_no, claimed.timeout_seconds, claimed.backoff,
-    claimed.cancel_requested_at IS NOT NULL AS cancel_requested, claimed.limited, claimed.alone
-FROM claimed
-ORDER BY claimed.no
+UPDATE sqlqueue.job AS j
+SET state = 'running',
+    available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
+    lease_no = j.lease_no + 1,
+    attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
+    alone = (SELECT count(*) = 1 AND :suspects FROM taken),
+    started_at = statement_timestamp(),
+    claimed_by = :worker,
+    batch_id = NULL,
+    claim_token = NULL,
+    limited = (SELECT allowance.max_running IS NOT NULL FROM allowance)
+FROM taken
+WHERE j.ctid = taken.version
+RETURNING
+    j.id, j.bucket, j.priority, j.lease_no, j.attempt, j.max_attempts, j.created_at, j.available_at AS lease_until,
+    j.unique_key, j.ordering_key, CAST(j.payload AS text) AS payload, j.error, taken.available_at AS due_at, j.tags,
+    j.order_no, j.timeout_seconds, j.backoff, j.cancel_requested_at IS NOT NULL AS cancel_requested, j.limited, j.alone

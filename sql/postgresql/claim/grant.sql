@@ -1,7 +1,7 @@
 -- Lease jobs that this transaction has locked.
 --
--- Parameters: ids uuid[]; lease_seconds float8; worker text; limited boolean (whether the queue has a limit of its own,
---   towards which the leases count); alone boolean (whether it is one job, claimed by itself).
+-- Parameters: ids uuid[]; lease_seconds float8; worker text; limited boolean (whether the leases count towards
+--   the queue's max_running); alone boolean (whether it is one job, claimed by itself).
 -- Returns: the id of each job, and the end of its lease; lease_no is one higher than before, and attempt one higher than
 --   the number of spent attempts.
 -- Locks: none beyond those that the transaction has. Guards: I3 (lease_no grows), I4.

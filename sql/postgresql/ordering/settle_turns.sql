@@ -1,5 +1,5 @@
 -- Adapt the live jobs of a queue to settings that were just changed: whether its keys take turns, and whether its leases
--- count towards a limit. Run in the transaction that changes them; and once more after it, for jobs that were enqueued or
+-- count towards max_running. Run in the transaction that changes them; and once more after it, for jobs that were enqueued or
 -- claimed under the old settings and committed later.
 --
 -- Jobs without a place in their key's line get one in the order in which they arrived, as far as it is known: by the time
@@ -25,7 +25,7 @@ WITH ranked AS MATERIALIZED (
           AND (
               (i.ordering_key IS NOT NULL AND s.keyed <> (i.order_no IS NOT NULL))
               OR (i.state = 'queued' AND i.available_at = 'infinity' AND (CAST(:let_out AS boolean) OR NOT s.keyed))
-              OR (i.state = 'running' AND i.limited <> (s.max_running IS NOT NULL OR s.rate_limit IS NOT NULL))
+              OR (i.state = 'running' AND i.limited <> (s.max_running IS NOT NULL))
           )
         ORDER BY i.created_at, i.id
     ) AS l
@@ -37,7 +37,7 @@ WITH ranked AS MATERIALIZED (
             THEN GREATEST(NULLIF(j.run_at, 'infinity'), statement_timestamp())
             ELSE j.available_at
         END,
-        limited = j.state = 'running' AND (q.max_running IS NOT NULL OR q.rate_limit IS NOT NULL)
+        limited = j.state = 'running' AND q.max_running IS NOT NULL
     FROM sqlqueue.queue AS q, ranked
     WHERE q.name = :queue AND j.id = ranked.id
     RETURNING j.id

@@ -40,6 +40,7 @@ DECLARE
     per_bucket integer;
     lease_seconds float8;
     worker text := claim.worker;
+    has_limit boolean;
     limited boolean;
     alone boolean;
     suspects boolean;
@@ -111,7 +112,8 @@ BEGIN
             PERFORM sqlqueue_v1._unknown_queue(claim.queue);
         END IF;
         keyed := known.ordered OR known.max_running_per_key IS NOT NULL;
-        limited := known.max_running IS NOT NULL OR known.rate_limit IS NOT NULL;
+        has_limit := known.max_running IS NOT NULL OR known.rate_limit IS NOT NULL;
+        limited := known.max_running IS NOT NULL;
         IF known.strategy IN ('assign', 'token') THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'SQ004',
@@ -120,7 +122,7 @@ BEGIN
                 ),
                 HINT = 'Give it another one, such as round_robin, with: sqlqueue create, or consume it from Python.';
         END IF;
-        IF keyed OR limited THEN
+        IF keyed OR has_limit THEN
             PERFORM sqlqueue_v1._need_read_committed(claim.queue);
         END IF;
         EXIT WHEN known.paused_at IS NOT NULL;
@@ -145,7 +147,7 @@ BEGIN
         ids := '{}';
         chosen := '{}';
         BEGIN
-            IF limited THEN
+            IF has_limit THEN
                 PERFORM FROM ({{limit_lock}}) AS waited;
             END IF;
             IF NOT stepwise THEN
@@ -177,7 +179,7 @@ BEGIN
                     found_at := '{}';
                     found_ids := '{}';
                     clock := clock_timestamp();
-                    IF limited THEN
+                    IF has_limit THEN
                         FOR job IN {{claim_limited}} LOOP
                             found_ids := found_ids || CAST(job.id AS uuid);
                             found_buckets := found_buckets || CAST(job.bucket AS smallint);
@@ -200,7 +202,7 @@ BEGIN
                         -- Under a limit, and for a job claimed by itself, it is unknown how many more would have been
                         -- claimed.
                         furthest := cardinality(buckets);
-                        IF limited OR cardinality(found_ids) IN (1, "limit") THEN
+                        IF has_limit OR cardinality(found_ids) IN (1, "limit") THEN
                             furthest := (SELECT max(array_position(buckets, f.no)) FROM unnest(found_buckets) AS f (no));
                         END IF;
                         heads_known := sqlqueue_v1._heads(
@@ -216,7 +218,7 @@ BEGIN
                 END LOOP;
                 ids := chosen;
             ELSE
-                IF limited THEN
+                IF has_limit THEN
                     clock := clock_timestamp();
                     wanted := NULL;
                     {{limit_allowance}}

@@ -114,7 +114,7 @@ CREATE INDEX job_key_running ON sqlqueue.job (queue, ordering_key, available_at)
 CREATE INDEX job_parked ON sqlqueue.job (queue, ordering_key, order_no)
     WHERE order_no IS NOT NULL AND state = 'queued' AND available_at = 'infinity';
 
--- Leases that count towards a queue's limit, of queues that have one.
+-- Leases that count towards max_running, of queues that have one. A rate counts starts, and no leases.
 CREATE INDEX job_limited ON sqlqueue.job (queue, available_at) WHERE limited AND state = 'running';
 
 CREATE INDEX job_claim_token ON sqlqueue.job (claim_token) WHERE claim_token IS NOT NULL;
