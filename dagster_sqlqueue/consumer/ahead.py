@@ -18,9 +18,10 @@ from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
-from dagster_sqlqueue.errors import DatabaseUnavailable, QueueError
+from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.endings import Endings
 
 VERB = "claim_ahead"
@@ -75,7 +76,7 @@ class Ahead:
         self._heartbeat = heartbeat
         self._claimer = claimer
         self._around = around
-        self._channels = Channels(work.leases.database)
+        self._channel = Channel(work.leases.database)
         # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
         self._may_send = False
@@ -195,10 +196,10 @@ class Ahead:
                 self._read(self._under_way)
 
     def rest(self) -> None:
-        """Close the connections while there is nothing to do."""
+        """Close the connection while there is nothing to do."""
         with self._lock:
             if self._under_way is None:
-                self._channels.close()
+                self._channel.close()
 
     def close(self) -> list[ClaimedJob]:
         """Claim no more. Returns the jobs that were claimed and not taken.
@@ -217,7 +218,7 @@ class Ahead:
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.join()
-            self._channels.close()
+            self._channel.close()
 
     def _worth(self, endings: Endings | None) -> bool:
         return self._policy.allows(endings, at_most=self._at_most(math.inf))
@@ -228,7 +229,7 @@ class Ahead:
         # Until it is known: an interrupt may come in between.
         claim.failed = claim.received = True
         try:
-            claim.sent = self._claimer.send_ahead(self._channels, endings)
+            claim.sent = self._claimer.send_ahead(self._channel, endings)
         except (psycopg.Error, QueueError) as error:
             self._lost(error)
         else:
@@ -272,12 +273,7 @@ class Ahead:
             self._next = jobs
             self._heartbeat.forget([job for job in claimed if not any(job is one for one in jobs)])
         if claim.endings:
-            try:
-                accepted = claim.sent.ended()
-            except DatabaseUnavailable:
-                self._finish_again(claim)
-            else:
-                work.count_finished(claim.endings, accepted)
+            work.count_finished(claim.endings, claim.sent.ended())
 
     def _finish_again(self, claim: _UnderWay) -> None:
         """End jobs of which it is not known whether they have ended."""

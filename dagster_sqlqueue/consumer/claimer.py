@@ -10,10 +10,11 @@ from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
@@ -106,7 +107,7 @@ class Claimer:
             return False
         return endings is None or all(job.order_no is None for job in endings.jobs)
 
-    def send_ahead(self, channels: Channels, endings: Endings | None) -> SentClaim:
+    def send_ahead(self, channel: Channel, endings: Endings | None) -> SentClaim:
         """Send ends, if there are any, and a claim of the batch that is to follow those under lease.
 
         Raises:
@@ -117,7 +118,7 @@ class Claimer:
         request = self._request(self.wanted, joining=True)
         # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
         self._view.bucket_order.turn(after=self._view.bucket_order.order[0])
-        return self._work.leases.send_claim_ahead(channels, endings, request, settings)
+        return self._work.leases.send_claim_ahead(channel, endings, request, settings)
 
     def handed_out(self, sent: SentClaim, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
         """Return those jobs of a claim ahead that are to be worked on, and end the others. All are counted."""

@@ -1,5 +1,6 @@
-"""Statements whose result is received later: the server and the caller work at the same time."""
+"""Transactions whose results are received later: the server and the caller work at the same time."""
 
+from collections.abc import Sequence
 from typing import NoReturn
 
 import psycopg
@@ -8,16 +9,16 @@ from psycopg.pq import TransactionStatus
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Sent, Step
-from dagster_sqlqueue.db.own_session import Answer, OwnSession, numbered
+from dagster_sqlqueue.db.own_session import Answer, OwnSession, Together, numbered
 
 _IDLE = TransactionStatus.IDLE
 
 
 class Channel:
-    """Connection outside of the pool for statements in autocommit, opened by the first `send`. Not thread-safe.
+    """Connection outside of the pool, opened by the first `send`. Not thread-safe.
 
-    The server commits without waiting for the result to be received. A result larger than the network buffers keeps the
-    transaction open until it is received.
+    The server commits without waiting for the results to be received. Results larger than the network buffers keep the
+    transaction open until they are received.
 
     Args:
         database: where the statements run.
@@ -26,53 +27,58 @@ class Channel:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._session: OwnSession | None = None
-        self._pipelined: Sent | None = None
-        self._name = ""
+        self._sent: Sent | Together | None = None
+        self._names: tuple[str, ...] = ()
 
-    def send(self, step: Step) -> None:
-        """Send one statement; call `receive` for the result.
+    def send(self, *steps: Step) -> None:
+        """Send a transaction; call `receive` for the results.
+
+        Args:
+            steps: its statements, in order.
 
         Raises:
-            DatabaseUnavailable, psycopg.Error: no connection could be opened, or it was lost; the statement may be committed
-                nevertheless.
+            DatabaseUnavailable, psycopg.Error: no connection could be opened, or it was lost; the transaction may be
+                committed nevertheless.
         """
         database = self._database
-        self._name, given = step
+        self._names = tuple(name for name, _ in steps)
         try:
             session = self._open()
             if database.shared:
                 # Settings are the transaction's. With explicit BEGIN and COMMIT: the call that ends a pipeline of psycopg
-                # waits for the result.
-                text = statements.load(self._name, database.schema)
-                self._pipelined = Sent(session.connection, database.whole([(text, given)]))
+                # waits for the results.
+                loaded = [(statements.load(name, database.schema), given) for name, given in steps]
+                self._sent = Sent(session.connection, database.whole(loaded))
             else:
-                session.send(numbered(self._name, database.schema), given)
+                # One message in autocommit is one transaction.
+                self._sent = session.send_together([(numbered(name, database.schema), given) for name, given in steps])
         except BaseException as error:
             self._fail(error)
 
-    def receive(self) -> Answer:
-        """Wait until the statement is committed.
+    def receive(self) -> Sequence[Answer]:
+        """Wait until the transaction is committed.
 
         Returns:
-            Its result; the rows can be read at any later time.
+            The result of each statement; the rows can be read at any later time.
 
         Raises:
-            psycopg.OperationalError: the connection was lost; the statement may or may not be committed.
-            SchemaMissing, AccessRefused, psycopg.Error: the statement failed, and is rolled back.
+            psycopg.OperationalError: the connection was lost; the transaction may or may not be committed.
+            SchemaMissing, AccessRefused, psycopg.Error: a statement failed, and the transaction is rolled back.
         """
-        assert self._session is not None, "nothing was sent"
-        pipelined, self._pipelined = self._pipelined, None
+        sent, self._sent = self._sent, None
+        assert sent is not None, "nothing was sent"
         try:
-            if pipelined is None:
-                return self._session.receive()
-            return pipelined.receive()[-2]
+            if isinstance(sent, Together):
+                return sent.receive()
+            # The last one is that of COMMIT.
+            return sent.receive()[-1 - len(self._names) : -1]
         except BaseException as error:
             self._fail(error)
 
     def close(self) -> None:
-        """Close the connection, if there is one. A statement sent but not yet received may be committed nevertheless."""
+        """Close the connection, if there is one. A transaction sent but not yet received may be committed nevertheless."""
         session, self._session = self._session, None
-        self._pipelined = None
+        self._sent = None
         if session is not None:
             session.connection.close()
 
@@ -80,7 +86,7 @@ class Channel:
         connection = self._session and self._session.connection
         self.close()
         if isinstance(error, psycopg.ProgrammingError):
-            raise self._database.errors.explained(error, self._name, connection=connection) from None
+            raise self._database.errors.explained(error, *self._names, connection=connection) from None
         raise error
 
     def _open(self) -> OwnSession:

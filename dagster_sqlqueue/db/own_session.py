@@ -106,30 +106,12 @@ class OwnSession:
         self._prepared = _prepared_in(connection)
         self._dumpers = Transformer(connection)
 
-    def send(self, statement: Numbered, parameters: Mapping[str, object]) -> None:
-        """Send one statement; call `receive` for its result.
-
-        Raises:
-            psycopg.Error: the connection was lost, the statement could not be prepared, or a parameter not converted.
-        """
-        self._send(self._bound(statement, parameters))
-        self.connection.wait(generators.send(self.connection.pgconn))
-
-    def receive(self) -> Answer:
-        """Wait until the statement has ended; in autocommit it is committed then.
-
-        Raises:
-            psycopg.OperationalError: the connection was lost; the statement may or may not be committed.
-            psycopg.Error: the statement failed.
-        """
-        results = self.connection.wait(generators.fetch_many(self.connection.pgconn))
-        return Answer(self.connection, self._checked(results))
-
     def send_together(self, steps: Sequence[Bound]) -> "Together":
-        """Send statements in order, in one message.
+        """Send statements in order, in one message: outside of a transaction they are one. Call `Together.receive`.
 
         Raises:
-            psycopg.Error: as `send`; the connection is closed.
+            psycopg.Error: the connection was lost, a statement could not be prepared, or a parameter not converted. The
+                connection is closed.
         """
         try:
             bound = [self._bound(*step) for step in steps]

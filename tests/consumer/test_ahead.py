@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import Consumer, Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
-from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.endings import Endings
 from tests.gate.patience import PATIENCE
@@ -40,23 +41,23 @@ class AtJob:
             self._act()
 
 
-class Sending(Around):
+class SendingClaims(Around):
     """Leases that note each claim that is sent ahead, and lose the one that is to be lost."""
 
     sent = 0
     lost_at = 0
-    lose: Callable[[Channels, Callable[[], SentClaim]], SentClaim]
+    lose: Callable[[Channel, Callable[[], SentClaim]], SentClaim]
 
-    def send_claim_ahead(self, channels: Channels, endings: Endings | None, *given: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(self, channel: Channel, endings: Endings | None, *given: Any, **named: Any) -> SentClaim:
         self.sent += 1
-        send = lambda: self.inner.send_claim_ahead(channels, endings, *given, **named)  # noqa: E731
-        return self.lose(channels, send) if self.sent == self.lost_at else send()
+        send = lambda: self.inner.send_claim_ahead(channel, endings, *given, **named)  # noqa: E731
+        return self.lose(channel, send) if self.sent == self.lost_at else send()
 
 
 @pytest.fixture
-def sending(queue: SqlQueue) -> Any:
+def sending_claims(queue: SqlQueue) -> Any:
     """The queue's leases, watched for the test."""
-    watched = Sending(queue.leases)
+    watched = SendingClaims(queue.leases)
     queue.leases = watched  # type: ignore[assignment]
     yield watched
     queue.leases = watched.inner
@@ -83,21 +84,24 @@ def test_ends_are_seen_while_the_next_batch_is_worked_on(queue: SqlQueue, spec: 
     assert consumer_of(queue, spec, handler).drain().succeeded == 6 * SIZE
 
 
-def test_a_claim_does_not_wait_for_ends(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+def test_a_batch_is_worked_on_while_the_ends_of_the_one_before_wait(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str
+) -> None:
     fill(queue, spec, 6 * SIZE)
     seen: list[int] = []
+    archived: list[int] = []
     with caller(url) as other:
 
         def handle(job: Job[Work]) -> None:
             seen.append(job.payload.n)
             if len(seen) == 3 * SIZE:
                 other.execute(in_schema(queue, "SELECT FROM {s}.job WHERE id = %s FOR UPDATE"), [job.id])
-            if len(seen) == 3 * SIZE + 1:
-                until(lambda: running(queue) == 3 * SIZE, "a claim beside ends that wait")
+            if len(seen) == 4 * SIZE:
+                archived.append(value(queue, "SELECT count(*) FROM {s}.job_archive"))
                 other.rollback()
 
         summary = consumer_of(queue, spec, handle).drain()
-    assert (summary.succeeded, summary.stale) == (6 * SIZE, 0)
+    assert (archived, summary.succeeded, summary.stale) == ([2 * SIZE], 6 * SIZE, 0)
     assert rows(queue, "SELECT DISTINCT state, lease_no FROM {s}.job_archive") == [("succeeded", 1)]
 
 
@@ -152,7 +156,8 @@ def test_the_leases_of_both_batches_are_extended(queue: SqlQueue, spec: QueueSpe
         until(leases_go_on(queue), "leases that go on")
 
     consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 1, hang), lease_seconds=0.8, job_timeout_seconds=3_600)
-    consumer._ahead._quick_seconds = LONG
+    # Whether the leases are long enough beside a batch is another matter: on a busy machine each takes a while.
+    consumer._ahead._worth = consumer._ahead._policy.allows  # type: ignore[method-assign]
     summary = consumer.drain()
     assert (summary.succeeded, summary.stale) == (50, 0)
     assert rows(queue, "SELECT DISTINCT lease_no FROM {s}.job_archive") == [(1,)]
@@ -176,52 +181,36 @@ def test_a_batch_that_others_took_meanwhile_is_not_begun_or_is_refused(queue: Sq
     assert rows(queue, "SELECT count(*), count(DISTINCT id) FROM {s}.job_archive") == [(40, 40)]
 
 
-def gone_before(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
+def gone_before(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
     raise psycopg.OperationalError("the connection was lost before anything was sent")
 
 
-def gone_after(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
+def gone_after(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
     sent = send()
     receive = sent.receive
 
     def lose() -> int:
         receive()
-        channels.close()
+        channel.close()
         raise psycopg.OperationalError("the connection was lost, and the answer with it")
 
     sent.receive = lose  # type: ignore[method-assign]
     return sent
 
 
-def gone_meanwhile(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
+def gone_meanwhile(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
     sent = send()
-    assert channels.claims._session is not None
-    channels.claims._session.connection.pgconn.finish()
+    assert channel._session is not None
+    channel._session.connection.pgconn.finish()
     return sent
 
 
-def ends_gone_meanwhile(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
-    sent = send()
-    assert channels.ends._session is not None
-    channels.ends._session.connection.pgconn.finish()
-    return sent
-
-
-def ends_gone_before(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
-    def lose(*steps: object) -> None:
-        raise psycopg.OperationalError("the connection was lost before anything was sent")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channels.ends, "send", lose)
-        return send()
-
-
-@pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile, ends_gone_before, ends_gone_meanwhile])
+@pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile])
 def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, lose: Any
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, lose: Any
 ) -> None:
     fill(queue, spec, 8 * SIZE)
-    sending.lost_at, sending.lose = 3, lose
+    sending_claims.lost_at, sending_claims.lose = 3, lose
     summary = consumer_of(queue, spec, lambda job: None).drain()
     # What it claimed without anyone having the answer is due when its lease is over.
     left = running(queue)
@@ -234,7 +223,7 @@ def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
 
 
 def test_a_job_whose_lease_ran_out_has_nothing_beside_it(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims
 ) -> None:
     fill(queue, spec, 4 * SIZE)
     dead = {job.id for job in queue.claim("work", limit=3, worker="dead")}
@@ -262,40 +251,42 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_claimed_ahead_where_others_could_do_less_by_it(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, kind: str
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, kind: str
 ) -> None:
     other = replace(spec, **KINDS[kind])
     queue.create_queue(other)
     fill(queue, other, 4 * SIZE)
     assert consumer_of(queue, other, lambda job: None).drain().succeeded == 4 * SIZE
-    assert sending.sent == 0
+    assert sending_claims.sent == 0
 
 
 def test_nothing_is_claimed_ahead_by_a_filter_or_of_a_slow_handler(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, monkeypatch: pytest.MonkeyPatch
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(queue, spec, 4 * SIZE, tags=["a"])
     assert consumer_of(queue, spec, lambda job: None, filter=ClaimFilter(tags=["a"])).drain().succeeded == 4 * SIZE
     monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", 0.0)
     fill(queue, spec, 4 * SIZE)
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 4 * SIZE
-    assert sending.sent == 0
+    assert sending_claims.sent == 0
 
 
-def test_one_job_at_a_time_is_the_only_one(queue: SqlQueue, spec: QueueSpec[Work], sending: Sending) -> None:
+def test_one_job_at_a_time_is_the_only_one(
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims
+) -> None:
     fill(queue, spec, 5)
     most: list[int] = []
     assert consumer_of(queue, spec, lambda job: most.append(running(queue)), batch_size=1).drain().succeeded == 5
-    assert (most, sending.sent) == ([1] * 5, 0)
+    assert (most, sending_claims.sent) == ([1] * 5, 0)
 
 
 def test_a_claim_that_was_not_filled_is_followed_by_none_ahead(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims
 ) -> None:
     """What little there is belongs to those with nothing to do."""
     fill(queue, spec, 2 * SIZE - 1)
     assert consumer_of(queue, spec, lambda job: None).drain().succeeded == 2 * SIZE - 1
-    assert sending.sent == 0
+    assert sending_claims.sent == 0
 
 
 def test_a_batch_that_nothing_of_ends_is_followed_by_the_one_claimed_ahead(
@@ -330,14 +321,14 @@ class Collected(Around):
 
 
 def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
-    queue: SqlQueue, spec: QueueSpec[Work], sending: Sending, monkeypatch: pytest.MonkeyPatch
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leases would be kept for as long as the consumer lives."""
     monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._UNCOLLECTED_SECONDS", 0.01)
     fill(queue, spec, 5 * SIZE)
     collected: list[Collected] = []
 
-    def send(channels: Channels, send: Callable[[], SentClaim]) -> SentClaim:
+    def send(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
         collected.append(Collected(send()))
         return collected[0]  # type: ignore[return-value]
 
@@ -346,7 +337,7 @@ def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
         if collected:
             assert collected[0].receiving.wait(PATIENCE), "nobody collects the answer"
 
-    sending.lost_at, sending.lose = 2, send
+    sending_claims.lost_at, sending_claims.lose = 2, send
     handler = AtJob(2 * SIZE + 1, lambda: collected[0].go_on.set())
     summary = consumer_of(queue, spec, handler, on_claim=on_claim).drain()
     assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SIZE, 5 * SIZE, 0)

@@ -11,6 +11,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import odd_values, statements
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.db.executors import Step
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.uuid_arrays import UuidArray
 from dagster_sqlqueue.errors import SchemaMissing
@@ -51,13 +52,33 @@ def channel(database: Database) -> Iterator[Channel]:
 
 def answer(channel: Channel, statement: str, /, **parameters: object) -> list[tuple[object, ...]]:
     channel.send((statement, parameters))
-    return list(channel.receive().rows())
+    (received,) = channel.receive()
+    return list(received.rows())
 
 
 def test_it_is_committed_before_its_result_is_received(channel: Channel, queue: SqlQueue) -> None:
     channel.send(("test_pause", {"name": "work"}))
     until(lambda: value(queue, "SELECT paused_at IS NOT NULL FROM {s}.queue WHERE name = 'work'"), "the commit")
-    assert channel.receive().rowcount == 1
+    (changed,) = channel.receive()
+    assert changed.rowcount == 1
+
+
+def test_statements_sent_at_once_are_committed_together(channel: Channel, queue: SqlQueue) -> None:
+    channel.send(("test_pause", {"name": "work"}), ("test_pid", {}), ("test_divide", {"by": 7}))
+    until(lambda: value(queue, "SELECT paused_at IS NOT NULL FROM {s}.queue WHERE name = 'work'"), "the commit")
+    changed, pid, divided = channel.receive()
+    assert (changed.rowcount, len(pid.rows()), divided.rows()) == (1, 1, [(2, 2)])
+    assert answer(channel, "test_pid") == pid.rows()
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_statements_sent_at_once_are_rolled_back_together(channel: Channel, queue: SqlQueue, fails_first: bool) -> None:
+    steps: list[Step] = [("test_pause", {"name": "work"}), ("test_divide", {"by": 0})]
+    channel.send(*(reversed(steps) if fails_first else steps))
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        channel.receive()
+    assert value(queue, "SELECT paused_at IS NULL FROM {s}.queue WHERE name = 'work'")
+    assert answer(channel, "test_divide", by=7) == [(2, 2)]
 
 
 @pytest.mark.parametrize("kind", [list, UuidArray])
@@ -78,14 +99,14 @@ def test_what_python_cannot_represent_is_replaced(channel: Channel) -> None:
 
 def test_it_is_replaced_also_after_the_connection_is_gone(channel: Channel) -> None:
     channel.send(("test_odd", {}))
-    received = channel.receive()
+    (received,) = channel.receive()
     channel.close()
     assert received.rows() == [(odd_values.LAST, odd_values.FIRST.date())]
 
 
 def test_rows_that_a_statement_changed_are_counted(channel: Channel) -> None:
     channel.send(("test_touch", {"names": ["work", "other"]}))
-    changed = channel.receive()
+    (changed,) = channel.receive()
     assert (changed.rowcount, list(changed.rows())) == (1, [])
 
 

@@ -23,6 +23,7 @@ import psycopg
 from psycopg import sql
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.executors import Row, Step, Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -34,7 +35,7 @@ from dagster_sqlqueue.orchestration import (
     build_cleanup_sensors,
     queue_consumer,
 )
-from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
@@ -122,9 +123,9 @@ class WatchedLeases(Witness):
         pass_by("ended")
         return done
 
-    def send_claim_ahead(self, channels: Channels, endings: Endings | None, *arguments: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(self, channel: Channel, endings: Endings | None, *arguments: Any, **named: Any) -> SentClaim:
         pass_by("ending")
-        sent = super().send_claim_ahead(channels, endings, *arguments, **named)
+        sent = super().send_claim_ahead(channel, endings, *arguments, **named)
         pass_by("ended")
         return sent
 

@@ -16,13 +16,14 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer import ahead_policy
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue import Kept
-from dagster_sqlqueue.queue.claim_ahead import Channels, SentClaim
+from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
@@ -85,9 +86,9 @@ class Witness(Around):
             self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
         return accepted, jobs
 
-    def send_claim_ahead(self, channels: Channels, endings: Endings | None, *arguments: Any, **named: Any) -> SentClaim:
+    def send_claim_ahead(self, channel: Channel, endings: Endings | None, *arguments: Any, **named: Any) -> SentClaim:
         self._begin("ahead" if self._dies == "ahead" else "finish" if endings and self._dies == "finish" else "claim")
-        sent = self.inner.send_claim_ahead(channels, endings, *arguments, **named)
+        sent = self.inner.send_claim_ahead(channel, endings, *arguments, **named)
         claimed, ended = sent.claimed, sent.ended
 
         def noted_claim() -> list[ClaimedJob]:

@@ -8,11 +8,12 @@ from uuid import uuid4
 from dagster_sqlqueue import Consumer, Done, Mode, QueueSpec, RateLimit, SqlQueue
 from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.queue import batch_admin
-from dagster_sqlqueue.queue.claim_ahead import Channels, may_claim_ahead
+from dagster_sqlqueue.queue.claim_ahead import may_claim_ahead
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.spark import batches
@@ -95,8 +96,8 @@ def claim_ahead(queue: SqlQueue, desk: Desk) -> Any:
     settings = queue.settings(desk.name)
     assert may_claim_ahead(settings)
     request = ClaimRequest(desk.name, 3, "w", buckets=[0, 1], joining=True)
-    with contextlib.closing(Channels(queue.database)) as channels:
-        sent = queue.leases.send_claim_ahead(channels, endings, request, settings)
+    with contextlib.closing(Channel(queue.database)) as channel:
+        sent = queue.leases.send_claim_ahead(channel, endings, request, settings)
         assert sent.receive() == 3
         assert len(queue.leases.without_spent(sent.claimed())) == len(sent.ended()) == 3
 
