@@ -1,5 +1,10 @@
-"""The order in which a consumer searches its buckets: in turns, those of its own region first. No I/O."""
+"""The order in which a consumer searches its buckets: in turns, those of its own region first. No I/O.
 
+Each consumer begins somewhere else. Consumers that began at the same bucket would go on from bucket to bucket side by side,
+and each claim would pass over the rows that the others have just locked or claimed.
+"""
+
+import random
 from collections.abc import Sequence
 
 from dagster_sqlqueue.model.queue import QueueSettings
@@ -33,7 +38,11 @@ class BucketOrder:
         wanted = range(settings.claim_buckets) if self._buckets is None else self._buckets
         self._near = {number for number, region in enumerate(settings.regions) if region == self._region}
         known = [bucket for bucket in self.order if bucket in wanted]
-        self.order = self._near_first([*known, *(bucket for bucket in wanted if bucket not in known)])
+        new = [bucket for bucket in wanted if bucket not in known]
+        if new and not known:
+            place = random.randrange(len(new))
+            new = [*new[place:], *new[:place]]
+        self.order = self._near_first([*known, *new])
 
     def turn(self, after: int) -> None:
         """Begin behind this bucket next time."""

@@ -15,7 +15,7 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.consumer import ahead_policy
+from dagster_sqlqueue.consumer import ahead_policy, bucket_order
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
@@ -188,6 +188,8 @@ def consume(task: Task) -> None:
     """Drain the queue; SIGTERM ends it after the job in hand."""
     if task.plant:
         plant(task.plant)
+    # All begin at one bucket: claims shall meet each other.
+    bucket_order.random = random.Random(0)  # type: ignore[attr-defined]
     if task.quick:
         ahead_policy.QUICK_SECONDS = LONG
     history = History(task.history)
