@@ -68,10 +68,12 @@ class SentClaim:
         hints.saw_up_to([job.bucket for job in claimed], asked=self._request.buckets, asked_at=self._asked_at)
         hints.note(handed_out)
 
-    def ended(self) -> set[UUID]:
-        """Return the ids whose ending was accepted. To be called once."""
+    def ended(self) -> set[UUID] | None:
+        """Return the ids whose ending was accepted; None: all were. To be called once."""
         if self._step is None or self._endings is None or self._ended is None:
             return set()
+        if self._ended.rowcount == len(self._endings.jobs):
+            return None
         return self._writes.accepted(self._step, self._endings.jobs, self._ended.rows(), None)
 
 

@@ -97,10 +97,10 @@ class Witness(Around):
                 self._history.note("claimed", jobs=[(str(job.id), job.lease_no) for job in jobs])
             return jobs
 
-        def noted_ends() -> set[UUID]:
+        def noted_ends() -> set[UUID] | None:
             accepted = ended()
             if endings:
-                self._ended(endings, accepted)
+                self._ended(endings, {job.id for job in endings.jobs} if accepted is None else accepted)
             return accepted
 
         sent.claimed, sent.ended = noted_claim, noted_ends  # type: ignore[method-assign]

@@ -99,7 +99,8 @@ def claim_ahead(queue: SqlQueue, desk: Desk) -> Any:
     with contextlib.closing(Channel(queue.database)) as channel:
         sent = queue.leases.send_claim_ahead(channel, endings, request, settings)
         assert sent.receive() == 3
-        assert len(queue.leases.without_spent(sent.claimed())) == len(sent.ended()) == 3
+        assert len(queue.leases.without_spent(sent.claimed())) == 3
+        assert sent.ended() is None, "not all were ended"
 
 
 @verb(C, O)
