@@ -1,5 +1,5 @@
--- Create a queue with its buckets, or update the settings of an existing one. The bucket count of
--- an existing queue stays: rebucket changes it. The revision grows only if something changed.
+-- Create a queue with its buckets, or update the settings of an existing one. The bucket count of an existing queue stays:
+-- rebucket changes it. The revision grows only if something changed.
 --
 -- Parameters: name, strategy, on_poison text; ordered boolean; bucket_count, max_attempts integer; lease_seconds,
 --   backoff_seconds, backoff_factor, backoff_max_seconds, backoff_jitter float8; timeout_seconds float8 (null: none);
