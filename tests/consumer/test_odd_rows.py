@@ -49,10 +49,14 @@ def all_constraints(shared: SqlQueue) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def loose(queue: SqlQueue, all_constraints: list[tuple[str, str]]) -> Iterator[SqlQueue]:
-    """Tables that take any row."""
+    """Tables that take any row. Afterwards their constraints are there again: the folder's schema is also that of other
+    modules, and of this one once more, if another process leaves some of its tests to this one.
+    """
     loosen(queue, all_constraints)
     yield queue
     rows(queue, "DELETE FROM {s}.job")
+    loosen(queue, all_constraints)
+    bring_back(queue, all_constraints)
 
 
 def drain(consumer: Consumer[Any], queue: SqlQueue) -> None:
