@@ -38,7 +38,7 @@ class Channel:
 
         Raises:
             DatabaseUnavailable, psycopg.Error: no connection could be opened, or it was lost; the transaction may be
-                committed nevertheless.
+                committed nevertheless. Or, behind a pooler, a statement has failed already, as in `receive`.
         """
         database = self._database
         self._names = tuple(name for name, _ in steps)

@@ -74,8 +74,9 @@ def test_statements_sent_at_once_are_committed_together(channel: Channel, queue:
 @pytest.mark.parametrize("fails_first", [True, False])
 def test_statements_sent_at_once_are_rolled_back_together(channel: Channel, queue: SqlQueue, fails_first: bool) -> None:
     steps: list[Step] = [("test_pause", {"name": "work"}), ("test_divide", {"by": 0})]
-    channel.send(*(reversed(steps) if fails_first else steps))
-    with pytest.raises(psycopg.errors.DivisionByZero):
+    # Behind a pooler the driver may have the error before it has sent the next one.
+    with pytest.raises(psycopg.errors.DivisionByZero):  # noqa: PT012
+        channel.send(*(reversed(steps) if fails_first else steps))
         channel.receive()
     assert value(queue, "SELECT paused_at IS NULL FROM {s}.queue WHERE name = 'work'")
     assert answer(channel, "test_divide", by=7) == [(2, 2)]
