@@ -16,16 +16,17 @@ from dagster_sqlqueue.model.queue import RateLimit, Strategy
 COMMAND = "python -m benchmarks limits"
 _PROCESSES = 2
 _KEYS = 1_000
-_QUEUES: dict[str, tuple[str, dict[str, Any], float | None]] = {
-    "bench_running": ("max_running 10,000", {"max_running": 10_000}, 85),
-    "bench_rate": ("rate 1,000,000 a second", {"rate": RateLimit(1_000_000, 1.0)}, 85),
-    "bench_both": ("both", {"max_running": 10_000, "rate": RateLimit(1_000_000, 1.0)}, 85),
-    "bench_keyed": ("max_running_per_key 100, 1,000 keys", {"max_running_per_key": 100}, None),
-    "bench_ordered": ("ordered, 1,000 keys", {"ordered": True}, None),
-    "bench_fanout": ("strategy fanout", {"strategy": Strategy.FANOUT}, None),
-    "bench_fifo": ("strategy fifo", {"strategy": Strategy.FIFO}, None),
-    "bench_assign": ("strategy assign", {"strategy": Strategy.ASSIGN}, None),
-    "bench_token": ("strategy token", {"strategy": Strategy.TOKEN}, None),
+# What each is called, its settings, and whether its share is held to anything.
+_QUEUES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "bench_running": ("max_running 10,000", {"max_running": 10_000}, True),
+    "bench_rate": ("rate 1,000,000 a second", {"rate": RateLimit(1_000_000, 1.0)}, True),
+    "bench_both": ("both", {"max_running": 10_000, "rate": RateLimit(1_000_000, 1.0)}, True),
+    "bench_keyed": ("max_running_per_key 100, 1,000 keys", {"max_running_per_key": 100}, False),
+    "bench_ordered": ("ordered, 1,000 keys", {"ordered": True}, False),
+    "bench_fanout": ("strategy fanout", {"strategy": Strategy.FANOUT}, False),
+    "bench_fifo": ("strategy fifo", {"strategy": Strategy.FIFO}, False),
+    "bench_assign": ("strategy assign", {"strategy": Strategy.ASSIGN}, False),
+    "bench_token": ("strategy token", {"strategy": Strategy.TOKEN}, False),
 }
 
 
@@ -40,11 +41,11 @@ def measure(bench: Bench) -> list[Figure]:
         plain, *others = rounds(2 if bench.quick else 5, *(_drain(bench, workers, name, jobs) for name in names))
         bench.empty()
     figures = [Figure("drain, no limit, round robin", "jobs/s", plain, COMMAND)]
-    for (label, _, floor), rates in zip(_QUEUES.values(), others, strict=True):
+    for (label, _, held), rates in zip(_QUEUES.values(), others, strict=True):
         shares = [100 * a / b for a, b in zip(rates, plain, strict=True)]
         figures += [
             Figure(f"  {label}", "jobs/s", rates, COMMAND),
-            Figure("    share of no limit", "%", shares, COMMAND, floor=floor),
+            Figure("    share of no limit", "%", shares, COMMAND, 70 if held else None, aim=85 if held else None),
         ]
     return figures
 

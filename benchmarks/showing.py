@@ -34,7 +34,7 @@ def print_tables(figures: Sequence[Figure], machine: str) -> None:
     for command, group in groupby(figures, lambda figure: figure.command):
         table = Table(title=command, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("figure", min_width=20)
-        for name in ("median", "lowest", "highest", "floor", ""):
+        for name in ("median", "lowest", "highest", "floor", "", "aim"):
             table.add_column(name, justify="right", no_wrap=True)
         for figure in group:
             verdict = "" if figure.floor is None else "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
@@ -43,11 +43,19 @@ def print_tables(figures: Sequence[Figure], machine: str) -> None:
                 f"{number(figure.median)} {figure.unit}",
                 number(min(figure.rounds)),
                 number(max(figure.rounds)),
-                "" if figure.floor is None else f"{'≤' if figure.at_most else '≥'} {number(figure.floor)}",
+                "" if figure.floor is None else bound(figure.floor, figure),
                 verdict,
+                "" if figure.aim is None or figure.reached else bound(figure.aim, figure),
             )
         console.print(table)
     console.print(machine)
+    if any(not figure.reached for figure in figures):
+        console.print("aim: not reached. A floor that is missed is a failure, an aim is not.")
+
+
+def bound(value: float, figure: Figure) -> str:
+    """A floor or aim of a figure as people read it."""
+    return f"{'≤' if figure.at_most else '≥'} {number(value)}"
 
 
 def number(value: float) -> str:
