@@ -63,17 +63,28 @@ def measure(bench: Bench) -> list[Figure]:
     if not jars:
         note("no JDBC driver: install Debian's libpostgresql-jdbc-java to compare with Spark's JDBC source; left out")
     conf = {"spark.jars": jars[-1]} if jars else {}
-    if jars and not make_url(bench.url).host:
-        note("JDBC needs a server on TCP: set SQLQUEUE_URL to one with a host; left out")
+    address = _tcp(bench)
+    if jars and not address:
+        note("JDBC needs a server that listens on TCP: set SQLQUEUE_URL to one; left out")
         jars = []
     with open_spark(SparkSettings(driver_memory="3g", conf=conf)) as spark:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         register_source(spark, bench.url, bench.queue.database.schema)
         for count in bench.rows or (QUICK_ROWS if bench.quick else ROWS):
             _fill(bench, count)
-            figures += _measured(bench, spark, count, bool(jars))
+            figures += _measured(bench, spark, count, address if jars else None)
     bench.empty()
     return figures
+
+
+def _tcp(bench: Bench) -> str | None:
+    """The server's host and port for JDBC, which cannot use a socket; None when it listens on sockets only."""
+    url = make_url(bench.url)
+    if url.host:
+        return f"{url.host}:{url.port or 5432}"
+    ((listens, port),) = bench.execute("SELECT current_setting('listen_addresses'), current_setting('port')")
+    first = listens.split(",")[0].strip()
+    return f"{'127.0.0.1' if first in ('*', '0.0.0.0') else first}:{port}" if first else None
 
 
 def _fill(bench: Bench, count: int) -> None:
@@ -93,7 +104,7 @@ def _fill(bench: Bench, count: int) -> None:
     bench.checkpoint()
 
 
-def _measured(bench: Bench, spark: SparkSession, count: int, jdbc: bool) -> list[Figure]:
+def _measured(bench: Bench, spark: SparkSession, count: int, jdbc: str | None) -> list[Figure]:
     base = spark.read.format(FORMAT).option("queue", SPEC.name)
     typed = base.option("payload", "account string, amount double").schema(TYPED)
     untyped = spark.read.format(FORMAT).option("queue", SPEC.name).schema(WHOLE)
@@ -108,12 +119,12 @@ def _measured(bench: Bench, spark: SparkSession, count: int, jdbc: bool) -> list
         "COPY, typed fields": lambda: _copied(bench, _FIELDS),
     }
     for split in _SPLITS if jdbc else ():
-        read = functools.partial(_jdbc, bench, spark, _partitions(split, count))
+        read = functools.partial(_jdbc, bench, spark, jdbc, _partitions(split, count))
         ways[f"JDBC by {split}, whole rows"] = lambda read=read: _drained(read())
         ways[f"JDBC by {split}, from_json"] = lambda read=read: _summed(_parsed(read()), count)
     if jdbc:
         # Without the column bucket, which is nothing to sum up.
-        fields = functools.partial(_jdbc, bench, spark, _partitions("time", count), _FIELDS)
+        fields = functools.partial(_jdbc, bench, spark, jdbc, _partitions("time", count), _FIELDS)
         ways["JDBC by time, typed fields"] = lambda: _summed(fields(), count)
 
     def rate(work: Callable[[], object]) -> Callable[[], float]:
@@ -175,11 +186,13 @@ def _partitions(split: str, count: int) -> dict[str, str]:
     return {**bounds, "numPartitions": str(max(2, count // 250_000))}
 
 
-def _jdbc(bench: Bench, spark: SparkSession, partitions: Mapping[str, str], selected: str = _SELECTED) -> DataFrame:
+def _jdbc(
+    bench: Bench, spark: SparkSession, address: str, partitions: Mapping[str, str], selected: str = _SELECTED
+) -> DataFrame:
     url = make_url(bench.url)
     schema = bench.queue.database.schema
     reader: DataFrameReader = spark.read.format("jdbc").options(
-        url=f"jdbc:postgresql://{url.host}:{url.port or 5432}/{url.database}",
+        url=f"jdbc:postgresql://{address}/{url.database}",
         user=url.username or "postgres",
         password=url.password or "",
         driver="org.postgresql.Driver",
