@@ -34,23 +34,30 @@ def print_tables(figures: Sequence[Figure], machine: str) -> None:
     for command, group in groupby(figures, lambda figure: figure.command):
         table = Table(title=command, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("figure", min_width=20)
-        for name in ("median", "lowest", "highest", "floor", "", "aim"):
+        for name in ("median", "lowest", "highest", "floor"):
             table.add_column(name, justify="right", no_wrap=True)
         for figure in group:
-            verdict = "" if figure.floor is None else "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
+            verdict = "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
             table.add_row(
                 figure.name,
                 f"{number(figure.median)} {figure.unit}",
                 number(min(figure.rounds)),
                 number(max(figure.rounds)),
-                "" if figure.floor is None else bound(figure.floor, figure),
-                verdict,
-                "" if figure.aim is None or figure.reached else bound(figure.aim, figure),
+                "" if figure.floor is None else f"{bound(figure.floor, figure)} {verdict}",
             )
         console.print(table)
     console.print(machine)
-    if any(not figure.reached for figure in figures):
-        console.print("aim: not reached. A floor that is missed is a failure, an aim is not.")
+    missed = [(figure, figure.floor) for figure in figures if figure.floor is not None and not figure.passed]
+    _print_list(console, "[bold red]Floors missed[/]", missed)
+    short = [(figure, figure.aim) for figure in figures if figure.aim is not None and not figure.reached]
+    _print_list(console, "Aims not reached", short)
+
+
+def _print_list(console: Console, title: str, figures: Sequence[tuple[Figure, float]]) -> None:
+    if figures:
+        console.print(f"\n{title}:")
+    for figure, asked in figures:
+        console.print(f"  {figure.name.strip()}: {number(figure.median)} {figure.unit} (asked {bound(asked, figure)})")
 
 
 def bound(value: float, figure: Figure) -> str:
@@ -60,4 +67,4 @@ def bound(value: float, figure: Figure) -> str:
 
 def number(value: float) -> str:
     """A figure as people read it."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
