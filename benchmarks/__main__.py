@@ -1,7 +1,9 @@
 """Measure, print one table, and fail when a floor is missed."""
 
 import argparse
+import random
 import sys
+import time
 from collections.abc import Sequence
 
 from benchmarks import (
@@ -25,9 +27,9 @@ from benchmarks import (
     spark_read,
     wake,
 )
-from benchmarks.harness import opened
+from benchmarks.harness import note, opened
 from benchmarks.record import record
-from benchmarks.showing import machine_of, print_tables
+from benchmarks.showing import machine_of, print_table
 from dagster_sqlqueue.errors import QueueError
 
 SUITE = {
@@ -77,18 +79,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="keep the figures in benchmarks/measured.json and write docs/benchmarks.md",
     )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(2**31),
+        metavar="N",
+        help="of the pauses between single jobs, the only thing that is drawn at random; it is printed",
+    )
     given = parser.parse_args(arguments)
     if given.record and given.quick:
         parser.error("--record keeps figures, and those of --quick are only for a look: give one of both")
     if unknown := [name for name in (*given.only, *given.without) if name not in SUITE]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(SUITE)}")
+    random.seed(given.seed)
     wanted = [name for name in given.only or SUITE if name not in given.without]
     try:
         with opened(given.quick, given.rows) as bench:
             machine = machine_of(bench)
             figures = []
             for name in wanted:
+                began = time.monotonic()
                 measured = SUITE[name](bench)
+                note(f"{name}: {(time.monotonic() - began) / 60:.1f} min")
                 figures += measured
                 if given.record:
                     record(name, machine, measured)
@@ -99,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if given.record:
         page.write()
-    print_tables(figures, machine + (", quick: for a look only" if given.quick else ""))
+    print_table(figures, f"{machine}; seed {given.seed}{', quick: for a look only' if given.quick else ''}")
     return 0 if all(figure.passed for figure in figures) else 1
 
 

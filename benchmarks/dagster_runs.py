@@ -70,7 +70,7 @@ def measure(bench: Bench) -> list[Figure]:
     return [
         *_figures("pick-up by an idle batch consumer", idle),
         *_figures("pick-up by an idle linger consumer", first),
-        *_figures("pick-up by a lingering run", lingering, floor=100),
+        *_figures("pick-up by a lingering run", lingering, floor=30),
         *_figures("pick-up by a standing run", standing, floor=20, last_floor=60),
         Figure("runs requested for idle queues", "runs", [idle_runs], COMMAND, 0, at_most=True),
         Figure("runs for a trickle, every default, at its worst pace", "runs/min", trickled, COMMAND, 1, at_most=True),

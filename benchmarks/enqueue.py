@@ -32,7 +32,7 @@ def _bulk(bench: Bench) -> list[Figure]:
         return jobs / seconds
 
     (values,) = rounds(3 if bench.quick else 7, bulk)
-    return [Figure("enqueue, bulk", "jobs/s", values, COMMAND, floor=30_000)]
+    return [Figure("enqueue, bulk", "jobs/s", values, COMMAND, floor=80_000)]
 
 
 def _one_by_one(bench: Bench) -> list[Figure]:

@@ -19,8 +19,8 @@ page; `python -m benchmarks --record NAME` measures one group anew. What each gr
 [benchmarks/](../benchmarks/README.md). Only figures of one group can be compared: they are of one run on one server, in
 turns. The median of the rounds counts.
 
-A *floor* is what no figure may be worse than: one that is fails `make bench`, as a regression. It is what the library had,
-less what a busy machine takes from it. An *aim* is what the library is to reach; where it does not, the page says so.
+A *floor* is what no figure may be worse than: one that is fails `make bench`, as a regression. How far it is from what was
+measured is [chosen](../benchmarks/README.md). An *aim* is what the library is to reach; where it does not, the page says so.
 """
 
 _BESIDE = """

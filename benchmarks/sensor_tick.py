@@ -55,7 +55,7 @@ def measure(bench: Bench) -> list[Figure]:
         in_database, idle_in_database = _ticks_of_a_daemon(bench, count, url)
     bench.empty()
     return [
-        Figure(f"what a tick reads, 64 buckets, {jobs:,} jobs", "ms", reads, COMMAND, 10, at_most=True, aim=5),
+        Figure(f"what a tick reads, 64 buckets, {jobs:,} jobs", "ms", reads, COMMAND, 8, at_most=True, aim=5),
         _in_daemon("the whole tick in a real daemon, PostgreSQL, runs at work", in_database),
         Figure("  a sensor that does nothing, in the same daemon", "ms", idle_in_database, COMMAND),
         _in_daemon("the whole tick in a real daemon, SQLite, runs at work", in_files),

@@ -25,17 +25,19 @@ def machine_of(bench: Bench) -> str:
 
 def show(figures: Sequence[Figure], bench: Bench) -> None:
     """Print the figures of one measurement, for a module that can be run by itself."""
-    print_tables(figures, machine_of(bench))
+    print_table(figures, machine_of(bench))
 
 
-def print_tables(figures: Sequence[Figure], machine: str) -> None:
-    """Print figures as one table a command, with what they were measured on at the end."""
+def print_table(figures: Sequence[Figure], machine: str) -> None:
+    """Print figures as one table, a part of it for each command, with what they were measured on at the end."""
     console = Console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("figure", min_width=20)
+    for name in ("median", "lowest", "highest", "floor"):
+        table.add_column(name, justify="right", no_wrap=True)
     for command, group in groupby(figures, lambda figure: figure.command):
-        table = Table(title=command, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("figure", min_width=20)
-        for name in ("median", "lowest", "highest", "floor"):
-            table.add_column(name, justify="right", no_wrap=True)
+        table.add_section()
+        table.add_row(f"[italic]{command}[/]")
         for figure in group:
             verdict = "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
             table.add_row(
@@ -45,19 +47,19 @@ def print_tables(figures: Sequence[Figure], machine: str) -> None:
                 number(max(figure.rounds)),
                 "" if figure.floor is None else f"{bound(figure.floor, figure)} {verdict}",
             )
-        console.print(table)
+    console.print(table)
     console.print(machine)
     missed = [(figure, figure.floor) for figure in figures if figure.floor is not None and not figure.passed]
-    _print_list(console, "[bold red]Floors missed[/]", missed)
+    _print_list(console, "[bold red]Floors missed[/]", "floor", missed)
     short = [(figure, figure.aim) for figure in figures if figure.aim is not None and not figure.reached]
-    _print_list(console, "Aims not reached", short)
+    _print_list(console, "Aims not reached", "aim", short)
 
 
-def _print_list(console: Console, title: str, figures: Sequence[tuple[Figure, float]]) -> None:
+def _print_list(console: Console, title: str, kind: str, figures: Sequence[tuple[Figure, float]]) -> None:
     if figures:
         console.print(f"\n{title}:")
-    for figure, asked in figures:
-        console.print(f"  {figure.name.strip()}: {number(figure.median)} {figure.unit} (asked {bound(asked, figure)})")
+    for figure, held in figures:
+        console.print(f"  {figure.name.strip()}: {number(figure.median)} {figure.unit} ({kind} {bound(held, figure)})")
 
 
 def bound(value: float, figure: Figure) -> str:

@@ -84,7 +84,8 @@ def _tcp(bench: Bench) -> str | None:
         return f"{url.host}:{url.port or 5432}"
     ((listens, port),) = bench.execute("SELECT current_setting('listen_addresses'), current_setting('port')")
     first = listens.split(",")[0].strip()
-    return f"{'127.0.0.1' if first in ('*', '0.0.0.0') else first}:{port}" if first else None
+    address = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(first, first)
+    return f"{f'[{address}]' if ':' in address else address}:{port}" if address else None
 
 
 def _fill(bench: Bench, count: int) -> None:

@@ -5,7 +5,6 @@ The orders are the same for the programs in Node (`node/program.mjs`): `setup`, 
 """
 
 import json
-import random
 import sys
 import threading
 import time
@@ -95,11 +94,11 @@ class _Program:
             self._thread.join()
         return {"times": self._seen}
 
-    def send(self, jobs: int, first: int = 0) -> dict[str, Any]:
-        """Put jobs on the queue one by one; when each was committed, by its number."""
+    def send(self, pauses: Sequence[float]) -> dict[str, Any]:
+        """Put jobs on the queue one by one, each after its pause in seconds; when each was committed, by its number."""
         times = {}
-        for number in range(first, first + jobs):
-            time.sleep(random.uniform(0.02, 0.06))
+        for number, seconds in enumerate(pauses):
+            time.sleep(seconds)
             self._rival.single(event(number))
             times[number] = time.time()
         return {"times": times}

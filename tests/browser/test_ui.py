@@ -30,6 +30,8 @@ NUMBERS = {"ready", "leased", "scheduled", "dead_letters", "oldest_ready_seconds
 }
 CHECKS = "__ASSET_JOB"
 """The job by which the page of an asset executes its checks."""
+_GLANCE_MILLISECONDS = 2_000
+"""How long to look for a hint before the mouse is moved again."""
 AIRPORT = "SJU"  # not in the airports table, so that its reminders have no address
 
 
@@ -74,7 +76,7 @@ def the_sensors_ticks_say_how_the_queue_is(site: Served, view: View) -> None:
         view.page.mouse.move(0, 0)
         latest.get_by_text("0 runs requested").hover()
         with contextlib.suppress(NotSeen):
-            status.wait_for(timeout=2_000)
+            status.wait_for(timeout=_GLANCE_MILLISECONDS)
         return status.is_visible()
 
     until(shown, "the status of the latest tick")

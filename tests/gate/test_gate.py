@@ -1,5 +1,6 @@
 """The gate itself: what it says of tests that fail once, fail always, hang, or find a job lost."""
 
+import ast
 import itertools
 import os
 import re
@@ -88,11 +89,11 @@ def test_hangs():
 """
 
 
-def begun(directory: Path, text: str, **environment: str) -> "subprocess.Popen[str]":
+def begun(directory: Path, text: str, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
     (directory / "pytest.ini").write_text(SETTINGS)
     (directory / "test_planted.py").write_text(text)
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.gate"],
+        [sys.executable, "-m", "tests.gate", *arguments],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
         stdout=subprocess.PIPE,
@@ -101,11 +102,11 @@ def begun(directory: Path, text: str, **environment: str) -> "subprocess.Popen[s
     )
 
 
-def said(process: "subprocess.Popen[str]") -> str:
-    """What a gate that found something has said, when it is over."""
+def said(process: "subprocess.Popen[str]", code: int = 1) -> str:
+    """What a gate has said, when it is over: one that found something, unless another exit code is expected."""
     with process:
         text, _ = process.communicate(timeout=4 * PATIENCE)
-        assert process.returncode == 1, text
+        assert process.returncode == code, text
         return text
 
 
@@ -227,3 +228,116 @@ def test_a_run_that_takes_too_long_is_ended_and_says_in_which_test(tmp_path: Pat
     text = gate(tmp_path, HANGS.format(seconds=0), SQLQUEUE_TEST_RUN_SECONDS=str(PATIENCE / 2))
     assert f"ENDED after {PATIENCE / 2:.0f} s" in text
     check_where(text)
+
+
+UNSTEADY = """
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range({count}))
+def test_passes_alone(number):
+    seen = Path(f"seen{{number}}")
+    before = seen.exists()
+    seen.touch()
+    assert before, "the first time"
+"""
+
+
+@pytest.mark.parametrize(("count", "code"), [(5, 0), (6, 1)])
+def test_more_than_five_unsteady_ones_are_red(tmp_path: Path, count: int, code: int) -> None:
+    text = said(begun(tmp_path, UNSTEADY.format(count=count)), code)
+    assert text.count("UNSTEADY: test_planted.py::test_passes_alone[") == count
+    assert f"{count} unsteady, where at most 5 may be" in text
+    assert text.rstrip().endswith(f"{count} passed, 0 failed, 0 skipped")
+
+
+IN_TURN = """
+import pytest
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_notes_its_turn(number):
+    with open("turns", "a") as turns:
+        turns.write(f"{number} ")
+"""
+
+
+def test_the_order_is_random_and_that_of_the_seed_which_is_printed(tmp_path: Path) -> None:
+    def turns(*arguments: str) -> list[str]:
+        (tmp_path / "turns").unlink(missing_ok=True)
+        text = said(begun(tmp_path, IN_TURN, *arguments), 0)
+        assert "scheduling tests via WorkStealingScheduling" in text
+        seeds.append(text.rpartition("\nseed ")[2].partition(";")[0])
+        return (tmp_path / "turns").read_text().split()
+
+    seeds: list[str] = []
+    found = turns("-v", "-n", "1")
+    assert sorted(found, key=int) == [str(number) for number in range(30)] != found
+    assert turns("-v", "-n", "1", f"--randomly-seed={seeds[0]}") == found
+    assert sorted(turns("-v"), key=int) == sorted(found, key=int)
+    assert len(set(seeds)) == 3
+
+
+CLOCKS = {"monotonic", "perf_counter", "time", "now"}
+
+
+def _is_elapsed(node: ast.AST, elapsed: set[str]) -> bool:
+    """Whether an expression is how long something took: a clock's time less an earlier one, or a name for such."""
+    match node:
+        case ast.Name(id=name):
+            return name in elapsed
+        case ast.BinOp(op=ast.Sub(), left=ast.Call(func=ast.Attribute(attr=clock)), right=ast.Name()):
+            return clock in CLOCKS
+    return False
+
+
+def hurried(text: str) -> list[int]:
+    """The lines of a test that hold how long something took to a most, or that give a wait a number of its own."""
+    tree = ast.parse(text)
+    elapsed = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and _is_elapsed(node.value, set())
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assert(test=ast.Compare(left=first, ops=operators, comparators=others)):
+                for left, operator, right in zip([first, *others], operators, others, strict=False):
+                    most = left if isinstance(operator, ast.Lt | ast.LtE) else right
+                    if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE) and _is_elapsed(most, elapsed):
+                        found.append(node.lineno)
+            case ast.keyword(arg="timeout", value=ast.Constant(value=float() | int())):
+                found.append(node.value.lineno)
+    return found
+
+
+HURRIED = """
+began = time.monotonic()
+assert time.monotonic() - began < 5
+took = time.perf_counter() - began
+assert 0 < took <= PATIENCE
+assert 5 > took
+process.wait(timeout=20)
+"""
+
+PATIENT = """
+assert 0 < stats.oldest_seconds <= time.monotonic() - began
+assert took >= 0.3
+process.wait(timeout=PATIENCE)
+"""
+
+
+def test_no_test_hurries_and_all_have_one_patience() -> None:
+    assert hurried(HURRIED) == [3, 5, 6, 7]
+    assert hurried("took = time.time() - began" + PATIENT) == []
+    files = sorted((PROJECT / "tests").rglob("*.py"))
+    assert len(files) > 300
+    found = {str(file.relative_to(PROJECT)): lines for file in files if (lines := hurried(file.read_text()))}
+    (helper,) = found.pop("tests/support/__init__.py")
+    assert "waited < seconds" in (PROJECT / "tests/support/__init__.py").read_text().splitlines()[helper - 1]
+    assert found == {}

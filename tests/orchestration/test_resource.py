@@ -1,7 +1,6 @@
 """The resource: what the UI gets to see of it, and how it opens and closes."""
 
 import socket
-import time
 
 import dagster as dg
 import psycopg
@@ -13,7 +12,6 @@ from pydantic import ValidationError
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
-from tests.gate.patience import PATIENCE
 from tests.orchestration.support import code_location
 from tests.support import rows, until
 
@@ -183,13 +181,12 @@ def test_a_tick_waits_no_longer_for_a_statement_than_it_was_set_to(
 def test_a_tick_waits_no_longer_for_a_connection_than_three_seconds(instance: dg.DagsterInstance) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        away = SqlQueueResource(url=f"postgresql://me@127.0.0.1:{port}/none", connect_timeout_seconds=PATIENCE)
-        began = time.monotonic()
+        # An hour is longer than any test may take.
+        away = SqlQueueResource(url=f"postgresql://me@127.0.0.1:{port}/none", connect_timeout_seconds=3_600)
         with dg.build_sensor_context(instance=instance, resources={"sqlqueue": away}) as context:
             opened = context.resources.sqlqueue.queue
-            with pytest.raises(DatabaseUnavailable):
+            with pytest.raises(DatabaseUnavailable, match="connection timeout expired"):
                 opened.queues()
-        assert time.monotonic() - began < PATIENCE
 
 
 def test_the_connections_of_a_tick_are_closed_at_its_end(

@@ -1,5 +1,6 @@
 """What can be read of the queues: statistics, the heads of their buckets and the hints for them, jobs of all states."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,6 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.stats import QueueStats
-from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, rows, take_time, until, value
 
 VIEWS = [
@@ -60,6 +60,7 @@ def test_stats_of_an_empty_queue(queue: SqlQueue) -> None:
 
 
 def test_stats_of_every_state(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    began = time.monotonic()
     other = QueueSpec("other", Work)
     queue.create_queue(other)
     queue.enqueue_many(other, [Work(n=n) for n in range(7)])
@@ -80,7 +81,7 @@ def test_stats_of_every_state(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     assert (stats.measured, stats.succeeded, stats.failed, stats.cancelled, stats.dead_letters) == (3, 1, 1, 1, 1)
     assert stats.stale_writes_today == 1
     assert stats.oldest_ready_seconds is not None
-    assert 0 < stats.oldest_ready_seconds < PATIENCE
+    assert 0 < stats.oldest_ready_seconds <= time.monotonic() - began
     assert stats.next_due_seconds is not None
     assert 3_000 < stats.next_due_seconds <= 3_600
     assert stats.in_per_minute == pytest.approx(10)
@@ -155,10 +156,11 @@ def test_jobs_that_wait_for_others_of_their_key_are_parked(queue: SqlQueue) -> N
 
 
 def test_a_paused_queue_says_since_when(queue: SqlQueue) -> None:
+    before = datetime.now(UTC)
     rows(queue, "UPDATE {s}.queue SET paused_at = now() - interval '1 day', revision = revision + 1")
     paused_at = queue.stats("work").paused_at
     assert paused_at is not None
-    assert timedelta(days=1) <= datetime.now(UTC) - paused_at < timedelta(days=2)
+    assert before <= paused_at + timedelta(days=1) <= datetime.now(UTC)
 
 
 def test_unknown_queues_and_unusable_names(queue: SqlQueue) -> None:

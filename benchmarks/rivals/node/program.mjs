@@ -53,10 +53,10 @@ export async function run(rival) {
       return {};
     },
     served: async () => (await stop(), { times: seen }),
-    send: async ({ jobs, first = 0 }) => {
+    send: async ({ pauses }) => {
       const times = {};
-      for (let number = first; number < first + jobs; number++) {
-        await pause(20 + 40 * Math.random());
+      for (const [number, seconds] of pauses.entries()) {
+        await pause(1000 * seconds);
         await rival.single(event(number));
         times[number] = now();
       }
