@@ -86,9 +86,11 @@ def run(arguments: list[str]) -> Run:
 
 
 def _environment(directory: str) -> dict[str, str]:
-    """With bytecode written, even where the machine says otherwise: hundreds of processes begin with the same imports."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, DIRECTORY: directory}
+    """Without the database of whoever runs the tests. And with bytecode written, even where the machine says otherwise:
+    hundreds of processes begin with the same imports.
+    """
+    left_out = {"PYTHONDONTWRITEBYTECODE", "SQLQUEUE_URL", "SQLQUEUE_SCHEMA", "SQLQUEUE_HOME"}
+    return {**{name: value for name, value in os.environ.items() if name not in left_out}, DIRECTORY: directory}
 
 
 def _show_stacks(directory: Path, controller: int) -> None:

@@ -253,6 +253,20 @@ def test_more_than_five_unsteady_ones_are_red(tmp_path: Path, count: int, code: 
     assert text.rstrip().endswith(f"{count} passed, 0 failed, 0 skipped")
 
 
+LOOKS_AROUND = """
+import os
+
+
+def test_does_not_know_the_database():
+    assert not {"SQLQUEUE_URL", "SQLQUEUE_SCHEMA", "SQLQUEUE_HOME"} & os.environ.keys()
+"""
+
+
+def test_no_test_finds_the_database_of_whoever_runs_it(tmp_path: Path) -> None:
+    url = "postgresql://me@127.0.0.1:1/mine"
+    said(begun(tmp_path, LOOKS_AROUND, SQLQUEUE_URL=url, SQLQUEUE_SCHEMA="mine", SQLQUEUE_HOME="/nowhere"), 0)
+
+
 IN_TURN = """
 import pytest
 
