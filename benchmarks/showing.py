@@ -39,13 +39,13 @@ def print_table(figures: Sequence[Figure], machine: str) -> None:
         table.add_section()
         table.add_row(f"[italic]{command}[/]")
         for figure in group:
-            verdict = "[green]pass[/]" if figure.passed else "[bold red]FAIL[/]"
+            held = "" if figure.floor is None else bound(figure.floor, figure)
             table.add_row(
                 figure.name,
                 f"{number(figure.median)} {figure.unit}",
                 number(min(figure.rounds)),
                 number(max(figure.rounds)),
-                "" if figure.floor is None else f"{bound(figure.floor, figure)} {verdict}",
+                held if figure.passed else f"[bold red]{held} ✗[/]",
             )
     console.print(table)
     console.print(machine)
