@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=int,
         default=random.SystemRandom().randrange(2**31),
         metavar="N",
-        help="of the pauses between single jobs, the only thing that is drawn at random; it is printed",
+        help="of the pauses between single jobs; it is printed (ids are random without it)",
     )
     given = parser.parse_args(arguments)
     if given.record and given.quick:

@@ -81,11 +81,16 @@ def _tcp(bench: Bench) -> str | None:
     """The server's host and port for JDBC, which cannot use a socket; None when it listens on sockets only."""
     url = make_url(bench.url)
     if url.host:
-        return f"{url.host}:{url.port or 5432}"
+        return _address(url.host, url.port or 5432)
     ((listens, port),) = bench.execute("SELECT current_setting('listen_addresses'), current_setting('port')")
     first = listens.split(",")[0].strip()
-    address = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(first, first)
-    return f"{f'[{address}]' if ':' in address else address}:{port}" if address else None
+    host = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(first, first)
+    return _address(host, int(port)) if host else None
+
+
+def _address(host: str, port: int) -> str:
+    """Host and port as a JDBC URL has them, where an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _fill(bench: Bench, count: int) -> None:

@@ -157,8 +157,8 @@ def _figures(rates: Rates, versions: dict[str, str]) -> list[Figure]:
             if values and (contender.bulk or what not in ("bulk", "one by one")):
                 name = contender.name if contender.ours else f"{contender.name} ({versions[contender.name]})"
                 aim = _MOST_LOG if what == "WAL" and contender.name == _LEASED else None
-                least = what in ("WAL", "pick-up p50", "pick-up p99")
-                figures.append(Figure(f"{what}: {name}", unit, values, COMMAND, at_most=least, aim=aim))
+                at_most = what in ("WAL", "pick-up p50", "pick-up p99")
+                figures.append(Figure(f"{what}: {name}", unit, values, COMMAND, at_most=at_most, aim=aim))
     return figures
 
 

@@ -15,15 +15,15 @@ from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.support import until
 
 PROJECT = Path(__file__).resolve().parents[2]
-DAY = "2013-01-01"
+DAYS = "2013-01-01..2013-01-02"
 
 Refusal = Callable[..., str]
 """Gives what the demo says that ends with 1."""
 
 
 def settings(home: Path, **more: str) -> dict[str, str]:
-    """The demo's settings in its environment: one day of flights."""
-    given = {"SQLQUEUE_HOME": str(home), "FLIGHTS": DAY, "SQLQUEUE_FANOUT_CRON": "* * * * *", "COLUMNS": "160"}
+    """The demo's settings in its environment: two days of flights."""
+    given = {"SQLQUEUE_HOME": str(home), "FLIGHTS": DAYS, "SQLQUEUE_FANOUT_CRON": "* * * * *", "COLUMNS": "160"}
     return {**given, **more}
 
 
