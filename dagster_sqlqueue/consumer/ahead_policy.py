@@ -13,6 +13,10 @@ logger = logging.getLogger("dagster_sqlqueue")
 
 QUICK_SECONDS = 0.25
 """A batch that takes longer gains little from a next one that is there at once, and other consumers could have that."""
+_SECOND_SECONDS = 0.05
+"""The same for a second batch taken ahead."""
+_SECOND_JOBS = 200
+"""Of larger batches an answer fills the network's buffers, and its transaction stays open until the consumer is at it."""
 _AGAIN_SECONDS = 5.0
 
 
@@ -42,6 +46,10 @@ class AheadPolicy:
         if self._work.size.seconds > min(QUICK_SECONDS, at_most) or time.monotonic() < self._not_before:
             return False
         return self._claimer.may_send_ahead(endings)
+
+    def allows_second(self) -> bool:
+        """Return whether there may be a second batch that is taken ahead beside the first: batches are quick and small."""
+        return self._work.size.seconds <= _SECOND_SECONDS and self._claimer.wanted <= _SECOND_JOBS
 
     def lost(self, what: str, error: Exception) -> None:
         """Note an error; for the next seconds nothing is taken ahead.

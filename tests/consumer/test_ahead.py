@@ -1,5 +1,6 @@
-"""The batch that is claimed while another one is worked on: two are under lease, and nothing is lost of either."""
+"""The batches that are claimed while another one is worked on: two or three are under lease, and nothing is lost of any."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,13 +64,24 @@ def sending_claims(queue: SqlQueue) -> Any:
     queue.leases = watched.inner
 
 
+@pytest.fixture(params=[1, 2], autouse=True)
+def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of batches that a consumer claims ahead: a second one always or never, however long it waits."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy._SECOND_SECONDS", math.inf)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", 0.0 if request.param == 2 else math.inf)
+    number: int = request.param
+    return number
+
+
 def consumer_of(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
     return Consumer(queue, spec, handler, **{"batch_size": SIZE, "lease_seconds": LONG, **settings})
 
 
-def test_while_a_batch_is_worked_on_the_next_one_is_claimed(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_while_a_batch_is_worked_on_the_next_ones_are_claimed(
+    queue: SqlQueue, spec: QueueSpec[Work], ahead: int
+) -> None:
     fill(queue, spec, 6 * SIZE + 5)
-    handler = AtJob(3 * SIZE + 1, lambda: until(lambda: running(queue) == 2 * SIZE, "two batches under lease"))
+    handler = AtJob(3 * SIZE + 1, lambda: until(lambda: running(queue) == (1 + ahead) * SIZE, "batches under lease"))
     summary = consumer_of(queue, spec, handler).drain()
     assert sorted(handler.seen) == list(range(6 * SIZE + 5))
     assert (summary.claimed, summary.succeeded, summary.stale, summary.released) == (65, 65, 0, 0)
@@ -105,16 +117,16 @@ def test_a_batch_is_worked_on_while_the_ends_of_the_one_before_wait(
     assert rows(queue, "SELECT DISTINCT state, lease_no FROM {s}.job_archive") == [("succeeded", 1)]
 
 
-def test_a_stop_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_a_stop_gives_back_all_batches(queue: SqlQueue, spec: QueueSpec[Work], ahead: int) -> None:
     fill(queue, spec, 6 * SIZE)
     handler = AtJob(3 * SIZE + 3, lambda: consumer.stop())
     consumer = consumer_of(queue, spec, handler)
     summary = consumer.drain()
-    assert (summary.succeeded, summary.released, summary.claimed) == (33, 17, 50)
+    assert (summary.succeeded, summary.released, summary.claimed) == (33, 7 + 10 * ahead, 40 + 10 * ahead)
     assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 27)]
 
 
-def test_an_interrupt_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_an_interrupt_gives_back_all_batches(queue: SqlQueue, spec: QueueSpec[Work], ahead: int) -> None:
     fill(queue, spec, 6 * SIZE)
 
     def interrupt() -> None:
@@ -123,11 +135,13 @@ def test_an_interrupt_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[W
     consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 3, interrupt))
     with pytest.raises(KeyboardInterrupt):
         consumer.drain()
-    assert (consumer.summary.succeeded, consumer.summary.released) == (32, 18)
+    assert (consumer.summary.succeeded, consumer.summary.released) == (32, 8 + 10 * ahead)
     assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 28)]
 
 
-def test_both_batches_are_given_back_while_a_handler_is_at_it(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_all_batches_are_given_back_while_a_handler_is_at_it(
+    queue: SqlQueue, spec: QueueSpec[Work], ahead: int
+) -> None:
     fill(queue, spec, 6 * SIZE)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -140,26 +154,31 @@ def test_both_batches_are_given_back_while_a_handler_is_at_it(queue: SqlQueue, s
         draining = pool.submit(consumer.drain)
         assert begun.wait(PATIENCE)
         consumer.stop()
-        assert consumer.give_back() == 2 * SIZE - 1
+        assert consumer.give_back() == (1 + ahead) * SIZE - 1
         assert running(queue) == 1
         go_on.set()
         summary = draining.result(PATIENCE)
-    assert (summary.succeeded, summary.released, summary.stale, summary.claimed) == (31, 19, 0, 50)
+    assert (summary.succeeded, summary.released, summary.stale, summary.claimed) == (
+        31,
+        9 + 10 * ahead,
+        0,
+        40 + 10 * ahead,
+    )
     assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 29)]
 
 
-def test_the_leases_of_both_batches_are_extended(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 5 * SIZE)
+def test_the_leases_of_all_batches_are_extended(queue: SqlQueue, spec: QueueSpec[Work], ahead: int) -> None:
+    fill(queue, spec, (4 + ahead) * SIZE)
 
     def hang() -> None:
-        until(lambda: running(queue) == 2 * SIZE, "two batches under lease")
+        until(lambda: running(queue) == (1 + ahead) * SIZE, "batches under lease")
         until(leases_go_on(queue), "leases that go on")
 
     consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 1, hang), lease_seconds=0.8, job_timeout_seconds=3_600)
     # Whether the leases are long enough beside a batch is another matter: on a busy machine each takes a while.
     consumer._ahead._worth = consumer._ahead._policy.allows  # type: ignore[method-assign]
     summary = consumer.drain()
-    assert (summary.succeeded, summary.stale) == (50, 0)
+    assert (summary.succeeded, summary.stale) == ((4 + ahead) * SIZE, 0)
     assert rows(queue, "SELECT DISTINCT lease_no FROM {s}.job_archive") == [(1,)]
 
 
@@ -205,12 +224,13 @@ def gone_meanwhile(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim
     return sent
 
 
+@pytest.mark.parametrize("lost_at", [2, 3])
 @pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile])
 def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
-    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, lose: Any
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, lose: Any, lost_at: int
 ) -> None:
     fill(queue, spec, 8 * SIZE)
-    sending_claims.lost_at, sending_claims.lose = 3, lose
+    sending_claims.lost_at, sending_claims.lose = lost_at, lose
     summary = consumer_of(queue, spec, lambda job: None).drain()
     # What it claimed without anyone having the answer is due when its lease is over.
     left = running(queue)
@@ -342,3 +362,48 @@ def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
     summary = consumer_of(queue, spec, handler, on_claim=on_claim).drain()
     assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SIZE, 5 * SIZE, 0)
     assert running(queue) == 0
+
+
+def most_running(queue: SqlQueue, spec: QueueSpec[Work], act: Callable[[int], object]) -> int:
+    """Drain eight batches, and return how many jobs were under lease at most, once there were as many as there will be."""
+    fill(queue, spec, 8 * SIZE)
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(running(queue))
+        act(len(seen))
+
+    summary = consumer_of(queue, spec, handler).drain()
+    assert (summary.claimed, summary.succeeded, summary.stale) == (8 * SIZE, 8 * SIZE, 0)
+    return max(seen)
+
+
+def test_a_consumer_that_does_not_wait_for_the_server_claims_one_batch_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", math.inf)
+    assert most_running(queue, spec, lambda number: None) == 2 * SIZE
+
+
+@pytest.mark.parametrize("bound", ["_SECOND_SECONDS", "_SECOND_JOBS"])
+def test_of_larger_or_slower_batches_one_is_claimed_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(f"dagster_sqlqueue.consumer.ahead_policy.{bound}", 0)
+    assert most_running(queue, spec, lambda number: None) == 2 * SIZE
+
+
+def test_a_consumer_that_becomes_slower_goes_on_with_one_batch_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its fourth batch; the fifth and sixth are under lease already, and are worked off."""
+    after: list[int] = []
+
+    def slow_down(number: int) -> None:
+        if number == 3 * SIZE + 1:
+            monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy._SECOND_SECONDS", 0.0)
+        if number > 5 * SIZE:
+            after.append(running(queue))
+
+    most_running(queue, spec, slow_down)
+    assert max(after) == 2 * SIZE
