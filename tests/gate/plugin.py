@@ -22,6 +22,7 @@ P = ParamSpec("P")
 _VERDICT = "verdict"
 _FIGURES = "figures"
 _properties: list[tuple[str, Any]] = []
+_NEW: dict[str, Any] = {"outcome": "passed", "seconds": 0.0, "failure": "", "verdict": [], "figures": {}}
 
 
 def verdict(judge: Callable[P, list[str]]) -> Callable[P, list[str]]:
@@ -55,12 +56,10 @@ class _Reports:
         self._tests: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        test = self._tests.setdefault(
-            report.nodeid, {"outcome": "passed", "seconds": 0.0, "failure": "", "verdict": [], "figures": {}}
-        )
+        test = self._tests.setdefault(report.nodeid, {**_NEW, "figures": {}})
         if report.when == "setup":
             # A test that is tried again by its own mark begins anew.
-            test.update(outcome="passed", failure="", verdict=[], figures={})
+            test.update(_NEW, seconds=test["seconds"], figures={})
         test["seconds"] += report.duration
         if report.outcome == "failed":
             test.update(outcome="failed", failure=test["failure"] or report.longreprtext)
@@ -72,11 +71,17 @@ class _Reports:
             elif name == _FIGURES:
                 test["figures"] |= value
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        # Of a module that cannot be imported no test is known, and its name stands for all that it has.
+        if report.outcome != "passed":
+            failure = report.longreprtext if report.outcome == "failed" else _reason(report)
+            self._tests[report.nodeid] = {**_NEW, "outcome": report.outcome, "failure": failure}
+
     def pytest_sessionfinish(self) -> None:
         self._file.write_text(json.dumps(self._tests))
 
 
-def _reason(report: pytest.TestReport) -> str:
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     longrepr = report.longrepr
     return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
 

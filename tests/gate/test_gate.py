@@ -128,6 +128,17 @@ def test_a_failure_is_tried_once_more_alone_and_a_verdict_is_not(tmp_path: Path)
     assert closing.rstrip().endswith("3 passed, 2 failed, 0 skipped")
 
 
+def test_a_module_that_cannot_be_imported_is_red_and_one_that_is_skipped_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text("def test_never_found():\n    pass\n\n\nnowhere\n")
+    (tmp_path / "test_skipped.py").write_text("import pytest\n\npytest.skip('nothing here', allow_module_level=True)\n")
+    text = gate(tmp_path, "def test_passes():\n    pass\n")
+    assert "name 'nowhere' is not defined" in text
+    closing = text[text.index("the ten slowest tests") :]
+    assert "FAILED: test_broken.py" in closing
+    assert "skipped, 1 tests: Skipped: nothing here" in closing
+    assert closing.rstrip().endswith("1 passed, 1 failed, 1 skipped")
+
+
 def test_each_process_begins_with_long_tests_whatever_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
     sizes = {
