@@ -87,8 +87,8 @@ def _database(bench: Bench) -> Iterator[str]:
 
 def _ticks_of_a_daemon(bench: Bench, count: int, storage: str | None) -> tuple[list[float], list[float]]:
     """Milliseconds from the beginning of each tick to its end, as the daemon recorded them: its own reads and writes of
-    Dagster's storage, and the call of the code server, which opens the storages, included. Of the queue's sensor, and of one
-    that does nothing.
+    Dagster's storage, and the call of the code server, included. Of the queue's sensor, and of one that does nothing, for
+    which the code server opens the storages each time.
     """
     bench.execute("TRUNCATE {s}.consumer_slot")
     with (

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
+from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
 
@@ -106,7 +106,7 @@ def helping(
         context.log.info("created the queue %s", spec.name)
         return sensor(context)
 
-    return copied_quietly(tick) if sensor.has_jobs else tick
+    return queue_sensor(tick)
 
 
 def create_job_name(spec: QueueSpec[Any], resource_key: str) -> str:

@@ -17,6 +17,7 @@ from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leased_jobs import settle_claimed
+from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.schema import migrations
@@ -133,7 +134,7 @@ def build_group_sensor(
             else dg.SensorResult(skip_reason=f"{spec.name}: {status}")
         )
 
-    return ended_groups
+    return queue_sensor(ended_groups)
 
 
 def _decide(

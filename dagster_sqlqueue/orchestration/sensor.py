@@ -17,10 +17,10 @@ from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
 from dagster_sqlqueue.orchestration.queue_page import QueueState
+from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, RunRate, jobs_in, measured
-from dagster_sqlqueue.orchestration.sensor_copies import copied_quietly
 from dagster_sqlqueue.orchestration.sensor_cursor import Memory
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
 from dagster_sqlqueue.orchestration.tick_events import report
@@ -157,7 +157,7 @@ def build_sqlqueue_sensor(
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
         return dg.SensorResult(skip_reason=status, asset_events=events, cursor=memory.cursor())
 
-    return bucket_heads if observe_job is None else copied_quietly(bucket_heads)
+    return queue_sensor(bucket_heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,6 @@ def _last_run(instance: dg.DagsterInstance, consumer: DrainJob[Any], memory: Mem
     now = time.time()
     since = datetime.fromtimestamp(max(memory.events_read_at - _RUN_UPDATE_SECONDS, 0.0), UTC)
     changed = dg.RunsFilter(job_name=consumer.job.name, updated_after=since)
-    # The code server opens Dagster's storages for each tick, and with SQLite each of them takes as long as all the rest.
     if now - memory.events_read_at < _OTHER_RUNS_SECONDS and not instance.get_runs(changed, limit=1):
         return memory.run_ended_at
     memory.events_read_at = round(now, 1)
