@@ -308,6 +308,10 @@ def test_the_order_is_random_and_that_of_the_seed_which_is_printed(tmp_path: Pat
 CLOCKS = {"monotonic", "perf_counter", "time", "now"}
 
 
+WAITS = {"wait", "result", "join", "communicate", "poll"}
+"""Methods whose first argument is how long they wait, in seconds."""
+
+
 def _is_elapsed(node: ast.AST, elapsed: set[str]) -> bool:
     """Whether an expression is how long something took: a clock's time less an earlier one, or a name for such."""
     match node:
@@ -338,6 +342,10 @@ def hurried(text: str) -> list[int]:
                         found.append(node.lineno)
             case ast.keyword(arg="timeout", value=ast.Constant(value=float() | int())):
                 found.append(node.value.lineno)
+            case ast.Call(func=ast.Attribute(attr=wait), args=[ast.Constant(value=float() | int() as seconds), *_]):
+                # Shorter ones are pauses: nothing is expected within them.
+                if wait in WAITS and seconds > 1:
+                    found.append(node.lineno)
     return found
 
 
@@ -348,17 +356,20 @@ took = time.perf_counter() - began
 assert 0 < took <= PATIENCE
 assert 5 > took
 process.wait(timeout=20)
+future.result(30)
 """
 
 PATIENT = """
 assert 0 < stats.oldest_seconds <= time.monotonic() - began
 assert took >= 0.3
 process.wait(timeout=PATIENCE)
+future.result(PATIENCE)
+pause.wait(0.1)
 """
 
 
 def test_no_test_hurries_and_all_have_one_patience() -> None:
-    assert hurried(HURRIED) == [3, 5, 6, 7]
+    assert sorted(hurried(HURRIED)) == [3, 5, 6, 7, 8]
     assert hurried("took = time.time() - began" + PATIENT) == []
     files = sorted((PROJECT / "tests").rglob("*.py"))
     assert len(files) > 300
