@@ -67,7 +67,7 @@ def measure(bench: Bench) -> list[Figure]:
 
 def _in_daemon(name: str, ticks: list[float]) -> Figure:
     # Most of it is Dagster's: see the sensor that does nothing.
-    return Figure(name, "ms", ticks, COMMAND, 500, at_most=True, aim=50)
+    return Figure(name, "ms", ticks, COMMAND, 300, at_most=True, aim=50)
 
 
 @contextmanager

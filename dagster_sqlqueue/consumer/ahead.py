@@ -206,7 +206,7 @@ class Ahead:
         """Claim on the other channel than the first, if nothing is under way there."""
         (other,) = (channel for channel in self._channels if channel is not first)
         if all(claim.channel is not other for claim in self._under_way):
-            self._send(other, None)
+            self._send(other, None, second=True)
 
     def stop(self) -> None:
         """Claim no more, and have the heartbeat take charge of what is under way. May come from any thread."""
@@ -249,7 +249,7 @@ class Ahead:
     def _worth(self, endings: Endings | None) -> bool:
         return self._policy.allows(endings, at_most=self._at_most(math.inf))
 
-    def _send(self, channel: Channel, endings: Endings | None) -> _UnderWay:
+    def _send(self, channel: Channel, endings: Endings | None, *, second: bool = False) -> _UnderWay:
         """Send ends and a claim. An error is not raised: what became of the ends is for the caller to find out."""
         claim = _UnderWay(channel, endings)
         # Until it is known: an interrupt may come in between.
@@ -259,7 +259,7 @@ class Ahead:
             claim.sent = self._claimer.send_ahead(channel, endings)
         except (psycopg.Error, QueueError) as error:
             self._under_way.remove(claim)
-            self._lost(error)
+            self._lost(error, second=second)
         else:
             claim.failed = claim.received = False
         return claim
@@ -276,8 +276,8 @@ class Ahead:
         else:
             claim.failed = False
 
-    def _lost(self, error: Exception) -> None:
-        self._policy.lost("a claim that was sent ahead got lost", error)
+    def _lost(self, error: Exception, *, second: bool = False) -> None:
+        self._policy.lost("a claim that was sent ahead got lost", error, second=second)
 
     def _read(self, claim: _UnderWay) -> None:
         """Put the jobs of an answer in the heartbeat's charge, if it was not done yet."""

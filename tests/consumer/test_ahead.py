@@ -407,3 +407,14 @@ def test_a_consumer_that_becomes_slower_goes_on_with_one_batch_ahead(
 
     most_running(queue, spec, slow_down)
     assert max(after) == 2 * SIZE
+
+
+def test_a_consumer_that_gets_no_second_connection_goes_on_with_one_batch_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", 0.0)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy._AGAIN_SECONDS", PATIENCE)
+    sending_claims.lost_at, sending_claims.lose = 3, gone_before
+    assert most_running(queue, spec, lambda number: None) == 2 * SIZE
+    # The third to the eighth batch were claimed ahead, and a ninth was looked for.
+    assert sending_claims.sent == 7 + 1
