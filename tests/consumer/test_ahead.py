@@ -10,23 +10,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
+from dagster_sqlqueue import Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.endings import Endings
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, leases_go_on, make_due, rows, until, value
 from tests.support.around import Around
-from tests.support.locked_ahead import LONG, SIZE, fill
+from tests.support.claimed_ahead import SendingClaims, consumer_of, gone_before, running
+from tests.support.locked_ahead import SIZE, fill
 from tests.support.raw_rows import in_schema
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-def running(queue: SqlQueue) -> int:
-    count: int = value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'running' AND available_at > now()")
-    return count
 
 
 class AtJob:
@@ -42,28 +37,6 @@ class AtJob:
             self._act()
 
 
-class SendingClaims(Around):
-    """Leases that note each claim that is sent ahead, and lose the one that is to be lost."""
-
-    sent = 0
-    lost_at = 0
-    lose: Callable[[Channel, Callable[[], SentClaim]], SentClaim]
-
-    def send_claim_ahead(self, channel: Channel, endings: Endings | None, *given: Any, **named: Any) -> SentClaim:
-        self.sent += 1
-        send = lambda: self.inner.send_claim_ahead(channel, endings, *given, **named)  # noqa: E731
-        return self.lose(channel, send) if self.sent == self.lost_at else send()
-
-
-@pytest.fixture
-def sending_claims(queue: SqlQueue) -> Any:
-    """The queue's leases, watched for the test."""
-    watched = SendingClaims(queue.leases)
-    queue.leases = watched  # type: ignore[assignment]
-    yield watched
-    queue.leases = watched.inner
-
-
 @pytest.fixture(params=[1, 2], autouse=True)
 def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """The number of batches that a consumer claims ahead: a second one always or never, however long it waits."""
@@ -71,10 +44,6 @@ def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", 0.0 if request.param == 2 else math.inf)
     number: int = request.param
     return number
-
-
-def consumer_of(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
-    return Consumer(queue, spec, handler, **{"batch_size": SIZE, "lease_seconds": LONG, **settings})
 
 
 def test_while_a_batch_is_worked_on_the_next_ones_are_claimed(
@@ -198,10 +167,6 @@ def test_a_batch_that_others_took_meanwhile_is_not_begun_or_is_refused(queue: Sq
     assert (summary.succeeded, summary.stale) == (SIZE, 2 * SIZE)
     queue.complete(taken)
     assert rows(queue, "SELECT count(*), count(DISTINCT id) FROM {s}.job_archive") == [(40, 40)]
-
-
-def gone_before(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
-    raise psycopg.OperationalError("the connection was lost before anything was sent")
 
 
 def gone_after(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
@@ -362,59 +327,3 @@ def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
     summary = consumer_of(queue, spec, handler, on_claim=on_claim).drain()
     assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SIZE, 5 * SIZE, 0)
     assert running(queue) == 0
-
-
-def most_running(queue: SqlQueue, spec: QueueSpec[Work], act: Callable[[int], object]) -> int:
-    """Drain eight batches, and return how many jobs were under lease at most, once there were as many as there will be."""
-    fill(queue, spec, 8 * SIZE)
-    seen: list[int] = []
-
-    def handler(job: Job[Work]) -> None:
-        seen.append(running(queue))
-        act(len(seen))
-
-    summary = consumer_of(queue, spec, handler).drain()
-    assert (summary.claimed, summary.succeeded, summary.stale) == (8 * SIZE, 8 * SIZE, 0)
-    return max(seen)
-
-
-def test_a_consumer_that_does_not_wait_for_the_server_claims_one_batch_ahead(
-    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", math.inf)
-    assert most_running(queue, spec, lambda number: None) == 2 * SIZE
-
-
-@pytest.mark.parametrize("bound", ["_SECOND_SECONDS", "_SECOND_JOBS"])
-def test_of_larger_or_slower_batches_one_is_claimed_ahead(
-    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
-    monkeypatch.setattr(f"dagster_sqlqueue.consumer.ahead_policy.{bound}", 0)
-    assert most_running(queue, spec, lambda number: None) == 2 * SIZE
-
-
-def test_a_consumer_that_becomes_slower_goes_on_with_one_batch_ahead(
-    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its fourth batch; the fifth and sixth are under lease already, and are worked off."""
-    after: list[int] = []
-
-    def slow_down(number: int) -> None:
-        if number == 3 * SIZE + 1:
-            monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy._SECOND_SECONDS", 0.0)
-        if number > 5 * SIZE:
-            after.append(running(queue))
-
-    most_running(queue, spec, slow_down)
-    assert max(after) == 2 * SIZE
-
-
-def test_a_consumer_that_gets_no_second_connection_goes_on_with_one_batch_ahead(
-    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", 0.0)
-    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy._AGAIN_SECONDS", PATIENCE)
-    sending_claims.lost_at, sending_claims.lose = 3, gone_before
-    assert most_running(queue, spec, lambda number: None) == 2 * SIZE
-    # The third to the eighth batch were claimed ahead, and a ninth was looked for.
-    assert sending_claims.sent == 7 + 1
