@@ -1,15 +1,12 @@
 """The batches of a consumer under leases: the next one is claimed with the ends of the one before, or ahead of them.
 
 Ahead means that the batch after the next one is claimed while the next one is worked on. Two batches are under lease then:
-the one in hand, and one that has not been begun. The server works while the handler does. Where the consumer has to wait for
-the server nevertheless, one more is claimed on a connection of its own, so that one waits for the disk while the other is
-worked on: three are under lease then.
+the one in hand, and one that has not been begun. The server works while the handler does.
 """
 
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,9 +24,6 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.endings import Endings
 
-_MUCH = 0.25
-"""The part of its time that a consumer waits for answers, from which on it has a second claim under way."""
-
 VERB = "claim_ahead"
 """The name of the wait for an answer, for hooks."""
 
@@ -41,7 +35,6 @@ class _UnderWay:
     """One claim that was sent, with ends.
 
     Attributes:
-        channel: where it is sent.
         at: the moment of `time.monotonic` before it was sent.
         endings: the ends; None: there are none.
         sent: what was sent; None: that failed.
@@ -51,10 +44,9 @@ class _UnderWay:
         jobs: what it claimed, in the heartbeat's charge.
     """
 
-    __slots__ = ("at", "channel", "endings", "failed", "filled", "jobs", "received", "sent")
+    __slots__ = ("at", "endings", "failed", "filled", "jobs", "received", "sent")
 
-    def __init__(self, channel: Channel, endings: Endings | None) -> None:
-        self.channel = channel
+    def __init__(self, endings: Endings | None) -> None:
         self.at = time.monotonic()
         self.endings = endings
         self.sent: SentClaim | None = None
@@ -63,7 +55,7 @@ class _UnderWay:
 
 
 class Ahead:
-    """Claims ahead for one consumer: a batch, or two.
+    """Claims ahead for one consumer, one batch at a time.
 
     Args:
         work: what is worked off.
@@ -84,15 +76,12 @@ class Ahead:
         self._heartbeat = heartbeat
         self._claimer = claimer
         self._around = around
-        # The second is opened when it is first used.
-        self._channels = Channel(work.leases.database), Channel(work.leases.database)
+        self._channel = Channel(work.leases.database)
         # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
         self._may_send = False
         self._policy = AheadPolicy(work, claimer)
-        # The one that was sent first comes first.
-        self._under_way: deque[_UnderWay] = deque()
-        self._exchanged_at = 0.0
+        self._under_way: _UnderWay | None = None
         self._next: list[ClaimedJob] = []
         self._until = 0.0
         self._closing = threading.Event()
@@ -117,13 +106,13 @@ class Ahead:
             DatabaseUnavailable: the database stayed away for longer than a lease.
         """
         self._until = until
-        while self._under_way and not self._next:
-            self._exchange(None, go_on=False)
+        if not self._next:
+            self._collect_now()
         jobs, self._next = self._next, []
         if not jobs:
             jobs = self._claimer.take()
             self._heartbeat.hold(jobs)
-        if jobs and not self._under_way and self._in_time():
+        if jobs and self._under_way is None and self._in_time():
             self._begin(jobs)
         return jobs
 
@@ -136,7 +125,7 @@ class Ahead:
         Raises:
             DatabaseUnavailable: the answer got lost, or the database stayed away for longer than a lease.
         """
-        if self._under_way:
+        if self._under_way is not None:
             sent = self._exchange(endings, go_on=self._in_time())
             return None if sent else self._work.leases.finish(endings)
         if self._next or self._claimer.chosen or not self._in_time():
@@ -159,8 +148,8 @@ class Ahead:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._collect, name="sqlqueue-ahead", daemon=True)
                 self._thread.start()
-            self._send(self._channels[0], None)
-            self._exchanged_at = time.monotonic()
+            if self._send(None).failed:
+                self._under_way = None
 
     def _exchange(self, endings: Endings | None, *, go_on: bool) -> bool:
         """Receive the jobs that were claimed ahead, which are the next ones, and send ends with another claim, if any.
@@ -173,55 +162,44 @@ class Ahead:
             Whether the ends were sent, or are done.
         """
         following: _UnderWay | None = None
+        unsent = False
         with self._around(), self._lock:
-            last = self._under_way[0]
-            waits = self._waited_for(last)
-            # Of two, the one that is left is enough for a consumer that has become slower.
-            enough = len(self._under_way) > 1 and not self._policy.allows_second()
-            if endings and go_on and not enough and self._may_send and last.filled and self._worth(endings):
+            last = self._under_way
+            assert last is not None
+            self._receive(last)
+            if endings and go_on and self._may_send and last.filled and self._worth(endings):
                 # Before they are ended, so that no heartbeat extends them.
                 self._heartbeat.let_go(endings.jobs)
-                following = self._send(last.channel, endings)
-                if waits and not following.failed and self._policy.allows_second() and self._worth(None):
-                    self._send_second(last.channel)
+                following = self._send(endings)
+                # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
+                unsent = following.failed
+            if following is None or unsent:
+                self._under_way = None
             # The server is at work again by now: reading the rows is half of what a batch costs here.
             self._read(last)
-            self._under_way.remove(last)
-            # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
-            unsent = following if following is not None and following.failed else None
         self._settle(last)
-        if unsent is not None:
-            self._finish_again(unsent)
+        if following is not None and unsent:
+            self._finish_again(following)
         return following is not None
 
-    def _waited_for(self, claim: _UnderWay) -> bool:
-        """Receive an answer. Returns whether the wait for it was much of the time since the one before."""
-        asked = time.monotonic()
-        self._receive(claim)
-        now = time.monotonic()
-        since, self._exchanged_at = self._exchanged_at, now
-        return now - asked >= _MUCH * (now - since)
-
-    def _send_second(self, first: Channel) -> None:
-        """Claim on the other channel than the first, if nothing is under way there."""
-        (other,) = (channel for channel in self._channels if channel is not first)
-        if all(claim.channel is not other for claim in self._under_way):
-            self._send(other, None, second=True)
+    def _collect_now(self) -> None:
+        """Receive the jobs that were claimed ahead, if a claim is under way; send nothing more."""
+        if self._under_way is not None:
+            self._exchange(None, go_on=False)
 
     def stop(self) -> None:
         """Claim no more, and have the heartbeat take charge of what is under way. May come from any thread."""
         with self._lock:
             self._may_send = False
-            for claim in self._under_way:
-                self._receive(claim)
-                self._read(claim)
+            if self._under_way is not None:
+                self._receive(self._under_way)
+                self._read(self._under_way)
 
     def rest(self) -> None:
         """Close the connection while there is nothing to do."""
         with self._lock:
-            if not self._under_way:
-                for channel in self._channels:
-                    channel.close()
+            if self._under_way is None:
+                self._channel.close()
 
     def close(self) -> list[ClaimedJob]:
         """Claim no more. Returns the jobs that were claimed and not taken.
@@ -232,34 +210,28 @@ class Ahead:
         self._may_send = False
         try:
             jobs, self._next = self._next, []
-            while self._under_way:
-                self._exchange(None, go_on=False)
-                jobs += self._next
-                self._next = []
-            return jobs
+            self._collect_now()
+            return jobs + self._next
         finally:
             self._next = []
             self._closing.set()
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.join()
-            for channel in self._channels:
-                channel.close()
+            self._channel.close()
 
     def _worth(self, endings: Endings | None) -> bool:
         return self._policy.allows(endings, at_most=self._at_most(math.inf))
 
-    def _send(self, channel: Channel, endings: Endings | None, *, second: bool = False) -> _UnderWay:
-        """Send ends and a claim. An error is not raised: what became of the ends is for the caller to find out."""
-        claim = _UnderWay(channel, endings)
+    def _send(self, endings: Endings | None) -> _UnderWay:
+        """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""
+        claim = self._under_way = _UnderWay(endings)
         # Until it is known: an interrupt may come in between.
         claim.failed = claim.received = True
-        self._under_way.append(claim)
         try:
-            claim.sent = self._claimer.send_ahead(channel, endings)
+            claim.sent = self._claimer.send_ahead(self._channel, endings)
         except (psycopg.Error, QueueError) as error:
-            self._under_way.remove(claim)
-            self._lost(error, second=second)
+            self._lost(error)
         else:
             claim.failed = claim.received = False
         return claim
@@ -276,8 +248,8 @@ class Ahead:
         else:
             claim.failed = False
 
-    def _lost(self, error: Exception, *, second: bool = False) -> None:
-        self._policy.lost("a claim that was sent ahead got lost", error, second=second)
+    def _lost(self, error: Exception) -> None:
+        self._policy.lost("a claim that was sent ahead got lost", error)
 
     def _read(self, claim: _UnderWay) -> None:
         """Put the jobs of an answer in the heartbeat's charge, if it was not done yet."""
@@ -313,10 +285,14 @@ class Ahead:
         there are leases to be kept, and a large answer holds its transaction open.
         """
         while not self._closing.wait(self._at_most(_UNCOLLECTED_SECONDS)):
-            for claim in tuple(self._under_way):
-                if claim.jobs is not None or time.monotonic() - claim.at < self._at_most(_UNCOLLECTED_SECONDS):
-                    continue
-                with self._lock:
-                    if claim in self._under_way:
-                        self._receive(claim)
-                        self._read(claim)
+            claim = self._under_way
+            if (
+                claim is None
+                or claim.jobs is not None
+                or time.monotonic() - claim.at < self._at_most(_UNCOLLECTED_SECONDS)
+            ):
+                continue
+            with self._lock:
+                if claim is self._under_way:
+                    self._receive(claim)
+                    self._read(claim)
