@@ -49,8 +49,8 @@ class Figure:
     """One measured figure: the rounds' values, and what their median is held to.
 
     Attributes:
-        floor: a median below it is a regression, and fails the run. It is chosen, to find regressions and
-            not the machine's other work; see `benchmarks/README.md`.
+        floor: a median below it is a regression, and fails the run. It is chosen, to find regressions and not the
+            machine's other work; see `benchmarks/README.md`.
         aim: what the library is to reach; a median below it is listed, and fails nothing.
         at_most: floor and aim are the most that the median may be.
     """

@@ -8,6 +8,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import asset_key_among
+from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.schema import migrations
@@ -72,7 +73,7 @@ def build_sqlqueue_schedules_sensor(
         context.log.info("%s", status)
         return dg.SensorResult(skip_reason=status, asset_events=_observed(enqueued, asset_keys))
 
-    return schedules_tick
+    return queue_sensor(schedules_tick)
 
 
 def _status(

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
+from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import day_checks
@@ -101,7 +102,7 @@ def build_daily_sensor(
             return dg.SkipReason(f"{spec.name}: {_why_none(days, work.events)}")
         return range_request(chosen[0].day, chosen[-1].day)
 
-    return due_days
+    return queue_sensor(due_days)
 
 
 class _DailyWork:

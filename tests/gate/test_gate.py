@@ -306,8 +306,6 @@ def test_the_order_is_random_and_that_of_the_seed_which_is_printed(tmp_path: Pat
 
 
 CLOCKS = {"monotonic", "perf_counter", "time", "now"}
-
-
 WAITS = {"wait", "result", "join", "communicate", "poll"}
 """Methods whose first argument is how long they wait, in seconds."""
 

@@ -11,7 +11,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin
 from dagster._grpc.impl import get_external_sensor_execution
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource
+from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_sqlqueue_schedules_sensor
 from tests.gate.patience import PATIENCE
 from tests.orchestration.support import Deployment, NewInstance
 from tests.support import Work
@@ -32,12 +32,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[InstanceRef]:
 
 
 class CodeServer:
-    """Evaluates ticks of the consumer's sensor as Dagster's code server does, which is told where the instance is."""
+    """Evaluates ticks of a sensor as Dagster's code server does, which is told where the instance is."""
 
-    def __init__(self, consumer: QueueConsumer[Work], resource: SqlQueueResource) -> None:
-        defs = dg.Definitions(jobs=[consumer.job], sensors=[consumer.sensor], resources={"sqlqueue": resource})
+    def __init__(self, sensor: dg.SensorDefinition, resource: SqlQueueResource, *jobs: dg.JobDefinition) -> None:
+        defs = dg.Definitions(jobs=jobs, sensors=[sensor], resources={"sqlqueue": resource})
         self._repository = defs.get_repository_def()
-        self._sensor = consumer.sensor.name
+        self._sensor = sensor.name
 
     def tick(self, instance: dg.DagsterInstance, cursor: str | None = None) -> SensorExecutionData:
         found: Any = get_external_sensor_execution(
@@ -57,7 +57,7 @@ class CodeServer:
 
 @pytest.fixture
 def server(consumer: QueueConsumer[Work], resource: SqlQueueResource) -> CodeServer:
-    return CodeServer(consumer, resource)
+    return CodeServer(consumer.sensor, resource, consumer.job)
 
 
 def test_dagsters_instance_is_opened_once_for_all_ticks_of_a_process(
@@ -69,6 +69,15 @@ def test_dagsters_instance_is_opened_once_for_all_ticks_of_a_process(
     # What a tick logs is where its page looks for it.
     assert second.log_key == ["code", "work_sensor", "1"]
     assert "0 ready" in str(second.skip_message)
+
+
+def test_the_sensor_of_schedules_opens_it_once_too(
+    persistent: dg.DagsterInstance, resource: SqlQueueResource, opened: list[InstanceRef]
+) -> None:
+    server = CodeServer(build_sqlqueue_schedules_sensor(), resource)
+    assert "no schedule ticks" in str(server.tick(persistent).skip_message)
+    server.tick(persistent)
+    assert opened == [persistent.get_ref()]
 
 
 def test_ticks_for_another_instance_are_that_ones(
