@@ -1,12 +1,16 @@
 """The batches of a consumer under leases: the next one is claimed with the ends of the one before, or ahead of them.
 
 Ahead means that the batch after the next one is claimed while the next one is worked on. Two batches are under lease then:
-the one in hand, and one that has not been begun. The server works while the handler does.
+the one in hand, and one that has not been begun. The server works while the handler does. Where the consumer has to wait for
+the server nevertheless, one more is claimed on a connection of its own, so that one waits for the disk while the other is
+worked on: three are under lease then. Each of the two claims has buckets of its own: of two at once from one bucket, the
+one that is handed out first may get the later jobs.
 """
 
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,6 +28,9 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.endings import Endings
 
+_MUCH = 0.25
+"""The part of its time that a consumer waits for answers, from which on it has a second claim under way."""
+
 VERB = "claim_ahead"
 """The name of the wait for an answer, for hooks."""
 
@@ -35,6 +42,7 @@ class _UnderWay:
     """One claim that was sent, with ends.
 
     Attributes:
+        channel: where it is sent.
         at: the moment of `time.monotonic` before it was sent.
         endings: the ends; None: there are none.
         sent: what was sent; None: that failed.
@@ -44,9 +52,10 @@ class _UnderWay:
         jobs: what it claimed, in the heartbeat's charge.
     """
 
-    __slots__ = ("at", "endings", "failed", "filled", "jobs", "received", "sent")
+    __slots__ = ("at", "channel", "endings", "failed", "filled", "jobs", "received", "sent")
 
-    def __init__(self, endings: Endings | None) -> None:
+    def __init__(self, channel: Channel, endings: Endings | None) -> None:
+        self.channel = channel
         self.at = time.monotonic()
         self.endings = endings
         self.sent: SentClaim | None = None
@@ -55,7 +64,7 @@ class _UnderWay:
 
 
 class Ahead:
-    """Claims ahead for one consumer, one batch at a time.
+    """Claims ahead for one consumer: a batch, or two.
 
     Args:
         work: what is worked off.
@@ -76,12 +85,15 @@ class Ahead:
         self._heartbeat = heartbeat
         self._claimer = claimer
         self._around = around
-        self._channel = Channel(work.leases.database)
+        # The second is opened when it is first used.
+        self._channels = Channel(work.leases.database), Channel(work.leases.database)
         # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
         self._lock = threading.Lock()
         self._may_send = False
         self._policy = AheadPolicy(work, claimer)
-        self._under_way: _UnderWay | None = None
+        # The one that was sent first comes first.
+        self._under_way: deque[_UnderWay] = deque()
+        self._exchanged_at = 0.0
         self._next: list[ClaimedJob] = []
         self._until = 0.0
         self._closing = threading.Event()
@@ -106,13 +118,13 @@ class Ahead:
             DatabaseUnavailable: the database stayed away for longer than a lease.
         """
         self._until = until
-        if not self._next:
-            self._collect_now()
+        while self._under_way and not self._next:
+            self._exchange(None, go_on=False)
         jobs, self._next = self._next, []
         if not jobs:
             jobs = self._claimer.take()
             self._heartbeat.hold(jobs)
-        if jobs and self._under_way is None and self._in_time():
+        if jobs and not self._under_way and self._in_time():
             self._begin(jobs)
         return jobs
 
@@ -125,7 +137,7 @@ class Ahead:
         Raises:
             DatabaseUnavailable: the answer got lost, or the database stayed away for longer than a lease.
         """
-        if self._under_way is not None:
+        if self._under_way:
             sent = self._exchange(endings, go_on=self._in_time())
             return None if sent else self._work.leases.finish(endings)
         if self._next or self._claimer.chosen or not self._in_time():
@@ -148,8 +160,8 @@ class Ahead:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._collect, name="sqlqueue-ahead", daemon=True)
                 self._thread.start()
-            if self._send(None).failed:
-                self._under_way = None
+            self._send(self._channels[0], None, self._buckets_beside(None))
+            self._exchanged_at = time.monotonic()
 
     def _exchange(self, endings: Endings | None, *, go_on: bool) -> bool:
         """Receive the jobs that were claimed ahead, which are the next ones, and send ends with another claim, if any.
@@ -162,44 +174,72 @@ class Ahead:
             Whether the ends were sent, or are done.
         """
         following: _UnderWay | None = None
-        unsent = False
         with self._around(), self._lock:
-            last = self._under_way
-            assert last is not None
-            self._receive(last)
-            if endings and go_on and self._may_send and last.filled and self._worth(endings):
-                # Before they are ended, so that no heartbeat extends them.
-                self._heartbeat.let_go(endings.jobs)
-                following = self._send(endings)
-                # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
-                unsent = following.failed
-            if following is None or unsent:
-                self._under_way = None
+            last = self._under_way[0]
+            waits = self._waited_for(last)
+            if endings and go_on and self._may_send and last.filled:
+                following = self._send_following(last, endings, waits=waits)
+            elif len(self._under_way) > 1 and not last.failed:
+                self._policy.poor_second()
             # The server is at work again by now: reading the rows is half of what a batch costs here.
             self._read(last)
+            self._under_way.remove(last)
+            # Known now, and not once the lock is released: the thread that collects may be receiving the answer then.
+            unsent = following if following is not None and following.failed else None
         self._settle(last)
-        if following is not None and unsent:
-            self._finish_again(following)
+        if unsent is not None:
+            self._finish_again(unsent)
         return following is not None
 
-    def _collect_now(self) -> None:
-        """Receive the jobs that were claimed ahead, if a claim is under way; send nothing more."""
-        if self._under_way is not None:
-            self._exchange(None, go_on=False)
+    def _waited_for(self, claim: _UnderWay) -> bool:
+        """Receive an answer. Returns whether the wait for it was much of the time since the one before."""
+        asked = time.monotonic()
+        self._receive(claim)
+        now = time.monotonic()
+        since, self._exchanged_at = self._exchanged_at, now
+        return now - asked >= _MUCH * (now - since)
+
+    def _send_following(self, last: _UnderWay, endings: Endings, *, waits: bool) -> _UnderWay | None:
+        """Send ends with the claim that follows one that was received, if that is worth it.
+
+        Args:
+            last: what was received.
+            endings: the ends.
+            waits: whether a second claim beside it has something to gain.
+        """
+        alone = len(self._under_way) == 1
+        buckets = self._buckets_beside(last)
+        # Of two, the one that is left is enough for a consumer that has become slower.
+        if not buckets or not self._worth(endings) or not (alone or self._policy.allows_second()):
+            return None
+        second = alone and waits and self._claimer.divisible and self._policy.allows_second()
+        # Before they are ended, so that no heartbeat extends them.
+        self._heartbeat.let_go(endings.jobs)
+        following = self._send(last.channel, endings, buckets[::2] if second else buckets)
+        if second and not following.failed:
+            (other,) = (channel for channel in self._channels if channel is not last.channel)
+            self._send(other, None, self._buckets_beside(last), second=True)
+        return following
+
+    def _buckets_beside(self, last: _UnderWay | None) -> list[int]:
+        """Return the buckets that no claim takes from which is under way, except this one, in turn."""
+        sent = [claim.sent for claim in self._under_way if claim is not last]
+        return self._claimer.buckets_except({bucket for one in sent if one is not None for bucket in one.buckets})
 
     def stop(self) -> None:
         """Claim no more, and have the heartbeat take charge of what is under way. May come from any thread."""
         with self._lock:
             self._may_send = False
-            if self._under_way is not None:
-                self._receive(self._under_way)
-                self._read(self._under_way)
+            for claim in self._under_way:
+                self._receive(claim)
+                self._read(claim)
 
     def rest(self) -> None:
         """Close the connection while there is nothing to do."""
         with self._lock:
-            if self._under_way is None:
-                self._channel.close()
+            if not self._under_way:
+                for channel in self._channels:
+                    channel.close()
 
     def close(self) -> list[ClaimedJob]:
         """Claim no more. Returns the jobs that were claimed and not taken.
@@ -210,28 +250,36 @@ class Ahead:
         self._may_send = False
         try:
             jobs, self._next = self._next, []
-            self._collect_now()
-            return jobs + self._next
+            while self._under_way:
+                self._exchange(None, go_on=False)
+                jobs += self._next
+                self._next = []
+            return jobs
         finally:
             self._next = []
             self._closing.set()
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.join()
-            self._channel.close()
+            for channel in self._channels:
+                channel.close()
 
     def _worth(self, endings: Endings | None) -> bool:
         return self._policy.allows(endings, at_most=self._at_most(math.inf))
 
-    def _send(self, endings: Endings | None) -> _UnderWay:
-        """Send ends and a claim. An error is not raised: what became of it is found out when the answer is taken."""
-        claim = self._under_way = _UnderWay(endings)
+    def _send(
+        self, channel: Channel, endings: Endings | None, buckets: Sequence[int], *, second: bool = False
+    ) -> _UnderWay:
+        """Send ends and a claim. An error is not raised: what became of the ends is for the caller to find out."""
+        claim = _UnderWay(channel, endings)
         # Until it is known: an interrupt may come in between.
         claim.failed = claim.received = True
+        self._under_way.append(claim)
         try:
-            claim.sent = self._claimer.send_ahead(self._channel, endings)
+            claim.sent = self._claimer.send_ahead(channel, endings, buckets)
         except (psycopg.Error, QueueError) as error:
-            self._lost(error)
+            self._under_way.remove(claim)
+            self._lost(error, second=second)
         else:
             claim.failed = claim.received = False
         return claim
@@ -248,8 +296,8 @@ class Ahead:
         else:
             claim.failed = False
 
-    def _lost(self, error: Exception) -> None:
-        self._policy.lost("a claim that was sent ahead got lost", error)
+    def _lost(self, error: Exception, *, second: bool = False) -> None:
+        self._policy.lost("a claim that was sent ahead got lost", error, second=second)
 
     def _read(self, claim: _UnderWay) -> None:
         """Put the jobs of an answer in the heartbeat's charge, if it was not done yet."""
@@ -285,14 +333,10 @@ class Ahead:
         there are leases to be kept, and a large answer holds its transaction open.
         """
         while not self._closing.wait(self._at_most(_UNCOLLECTED_SECONDS)):
-            claim = self._under_way
-            if (
-                claim is None
-                or claim.jobs is not None
-                or time.monotonic() - claim.at < self._at_most(_UNCOLLECTED_SECONDS)
-            ):
-                continue
-            with self._lock:
-                if claim is self._under_way:
-                    self._receive(claim)
-                    self._read(claim)
+            for claim in tuple(self._under_way):
+                if claim.jobs is not None or time.monotonic() - claim.at < self._at_most(_UNCOLLECTED_SECONDS):
+                    continue
+                with self._lock:
+                    if claim in self._under_way:
+                        self._receive(claim)
+                        self._read(claim)

@@ -13,6 +13,10 @@ logger = logging.getLogger("dagster_sqlqueue")
 
 QUICK_SECONDS = 0.25
 """A batch that takes longer gains little from a next one that is there at once, and other consumers could have that."""
+_SECOND_SECONDS = 0.05
+"""The same for a second batch taken ahead."""
+_SECOND_JOBS = 200
+"""Of larger batches an answer fills the network's buffers, and its transaction stays open until the consumer is at it."""
 _AGAIN_SECONDS = 5.0
 
 
@@ -28,6 +32,7 @@ class AheadPolicy:
         self._work = work
         self._claimer = claimer
         self._not_before = 0.0
+        self._second_not_before = 0.0
 
     def allows(self, endings: Endings | None = None, *, at_most: float = math.inf) -> bool:
         """Return whether it is worth it to take another batch now.
@@ -43,10 +48,32 @@ class AheadPolicy:
             return False
         return self._claimer.may_send_ahead(endings)
 
-    def lost(self, what: str, error: Exception) -> None:
-        """Note an error; for the next seconds nothing is taken ahead.
+    def allows_second(self) -> bool:
+        """Return whether there may be a second batch that is taken ahead beside the first: batches are quick and small."""
+        if time.monotonic() < self._second_not_before:
+            return False
+        return self._work.size.seconds <= _SECOND_SECONDS and self._claimer.wanted <= _SECOND_JOBS
+
+    def poor_second(self) -> None:
+        """Note that one of two claims took fewer jobs than it was to; for the next seconds there is no second batch.
+
+        There may be jobs in few buckets only, which then had better be one claim's.
+        """
+        self._second_not_before = time.monotonic() + _AGAIN_SECONDS
+
+    def lost(self, what: str, error: Exception, *, second: bool = False) -> None:
+        """Note an error; for the next seconds nothing is taken ahead, or no second batch.
 
         There may be no connection to be had, and each attempt at one waits for it.
+
+        Args:
+            what: what got lost, for the log.
+            error: why.
+            second: whether it was the sending of a second batch's claim: the first has a connection.
         """
-        self._not_before = time.monotonic() + _AGAIN_SECONDS
+        until = time.monotonic() + _AGAIN_SECONDS
+        if second:
+            self._second_not_before = until
+        else:
+            self._not_before = until
         logger.info("%s: %s: %s", self._work.spec.name, what, error)

@@ -29,6 +29,11 @@ class BucketOrder:
         """The ones to work off; None for all."""
         return self._buckets
 
+    @property
+    def divisible(self) -> bool:
+        """Whether parts of the order keep it: there is more than one bucket, and none that comes first."""
+        return len(self.order) > 1 and not self._near
+
     def cover(self, buckets: Sequence[int]) -> None:
         """Work off these from the next `arrange` on."""
         self._buckets = list(buckets)

@@ -1,6 +1,6 @@
 """Claim the jobs of one consumer: from where, how many, and the count of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -107,15 +107,29 @@ class Claimer:
             return False
         return endings is None or all(job.order_no is None for job in endings.jobs)
 
-    def send_ahead(self, channel: Channel, endings: Endings | None) -> SentClaim:
+    @property
+    def divisible(self) -> bool:
+        """Whether two claims can each have buckets of their own."""
+        return self._view.bucket_order.divisible
+
+    def buckets_except(self, others: Container[int]) -> list[int]:
+        """Return the buckets to claim from, in turn, without the others."""
+        return [bucket for bucket in self._view.bucket_order.order if bucket not in others]
+
+    def send_ahead(self, channel: Channel, endings: Endings | None, buckets: Sequence[int]) -> SentClaim:
         """Send ends, if there are any, and a claim of the batch that is to follow those under lease.
+
+        Args:
+            channel: where.
+            endings: the ends; None: none.
+            buckets: where to claim from, as `buckets_except` has them.
 
         Raises:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`.
         """
         settings = self._view.settings
         assert settings is not None, "a claim before the queue's settings were read"
-        request = self._request(self.wanted, joining=True)
+        request = self._request(self.wanted, buckets=buckets, joining=True)
         # The answer says where the claim began. The one after it does not wait for that: it begins one bucket further.
         self._view.bucket_order.turn(after=self._view.bucket_order.order[0])
         return self._work.leases.send_claim_ahead(channel, endings, request, settings)
@@ -192,12 +206,11 @@ class Claimer:
         request = self._request(limit, joining=joining)
         return self._work.leases.claim(request, settings=self._view.settings, on_spent=self._count_spent)
 
-    def _request(self, limit: int, *, joining: bool = False) -> ClaimRequest:
+    def _request(self, limit: int, *, buckets: Sequence[int] | None = None, joining: bool = False) -> ClaimRequest:
         work, view = self._work, self._view
+        order = view.bucket_order.order if buckets is None else buckets
         lease = work.lease.seconds
-        return ClaimRequest(
-            work.spec.name, limit, work.worker, view.bucket_order.order, lease, view.hints, self._filter, joining
-        )
+        return ClaimRequest(work.spec.name, limit, work.worker, order, lease, view.hints, self._filter, joining)
 
     def _taken(self, jobs: list[ClaimedJob], *, turns: bool = True) -> list[ClaimedJob]:
         if jobs:

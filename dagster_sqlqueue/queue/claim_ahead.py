@@ -23,6 +23,7 @@ class SentClaim:
 
     Attributes:
         limit: the most jobs to claim.
+        buckets: where it claims from.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class SentClaim:
         request: ClaimRequest,
     ) -> None:
         self.limit = request.limit
+        self.buckets: Sequence[int] = request.buckets or ()
         self._writes = writes
         self._channel = channel
         self._endings = endings

@@ -1,5 +1,6 @@
-"""The batch that is claimed while another one is worked on: two are under lease, and nothing is lost of either."""
+"""The batches that are claimed while another one is worked on: two or three are under lease, and nothing is lost of any."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,23 +10,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
+from dagster_sqlqueue import Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.endings import Endings
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, claim, leases_go_on, make_due, rows, until, value
 from tests.support.around import Around
-from tests.support.locked_ahead import LONG, SIZE, fill
+from tests.support.claimed_ahead import SendingClaims, consumer_of, fill_evenly, gone_before, running
+from tests.support.locked_ahead import SIZE, fill
 from tests.support.raw_rows import in_schema
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-def running(queue: SqlQueue) -> int:
-    count: int = value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'running' AND available_at > now()")
-    return count
 
 
 class AtJob:
@@ -41,35 +37,20 @@ class AtJob:
             self._act()
 
 
-class SendingClaims(Around):
-    """Leases that note each claim that is sent ahead, and lose the one that is to be lost."""
-
-    sent = 0
-    lost_at = 0
-    lose: Callable[[Channel, Callable[[], SentClaim]], SentClaim]
-
-    def send_claim_ahead(self, channel: Channel, endings: Endings | None, *given: Any, **named: Any) -> SentClaim:
-        self.sent += 1
-        send = lambda: self.inner.send_claim_ahead(channel, endings, *given, **named)  # noqa: E731
-        return self.lose(channel, send) if self.sent == self.lost_at else send()
+@pytest.fixture(params=[1, 2], autouse=True)
+def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of batches that a consumer claims ahead: a second one always or never, however long it waits."""
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy._SECOND_SECONDS", math.inf)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.ahead._MUCH", 0.0 if request.param == 2 else math.inf)
+    number: int = request.param
+    return number
 
 
-@pytest.fixture
-def sending_claims(queue: SqlQueue) -> Any:
-    """The queue's leases, watched for the test."""
-    watched = SendingClaims(queue.leases)
-    queue.leases = watched  # type: ignore[assignment]
-    yield watched
-    queue.leases = watched.inner
-
-
-def consumer_of(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
-    return Consumer(queue, spec, handler, **{"batch_size": SIZE, "lease_seconds": LONG, **settings})
-
-
-def test_while_a_batch_is_worked_on_the_next_one_is_claimed(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 6 * SIZE + 5)
-    handler = AtJob(3 * SIZE + 1, lambda: until(lambda: running(queue) == 2 * SIZE, "two batches under lease"))
+def test_while_a_batch_is_worked_on_the_next_ones_are_claimed(
+    queue: SqlQueue, spec: QueueSpec[Work], ahead: int
+) -> None:
+    fill_evenly(queue, spec, 6 * SIZE + 5)
+    handler = AtJob(3 * SIZE + 1, lambda: until(lambda: running(queue) == (1 + ahead) * SIZE, "batches under lease"))
     summary = consumer_of(queue, spec, handler).drain()
     assert sorted(handler.seen) == list(range(6 * SIZE + 5))
     assert (summary.claimed, summary.succeeded, summary.stale, summary.released) == (65, 65, 0, 0)
@@ -78,7 +59,7 @@ def test_while_a_batch_is_worked_on_the_next_one_is_claimed(queue: SqlQueue, spe
 
 def test_ends_are_seen_while_the_next_batch_is_worked_on(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     """The server commits without waiting for the consumer, who may be in a handler for hours."""
-    fill(queue, spec, 6 * SIZE)
+    fill_evenly(queue, spec, 6 * SIZE)
     archived = "SELECT count(*) FROM {s}.job_archive"
     handler = AtJob(3 * SIZE + 1, lambda: until(lambda: value(queue, archived) == 3 * SIZE, "the ends"))
     assert consumer_of(queue, spec, handler).drain().succeeded == 6 * SIZE
@@ -87,7 +68,7 @@ def test_ends_are_seen_while_the_next_batch_is_worked_on(queue: SqlQueue, spec: 
 def test_a_batch_is_worked_on_while_the_ends_of_the_one_before_wait(
     queue: SqlQueue, spec: QueueSpec[Work], url: str
 ) -> None:
-    fill(queue, spec, 6 * SIZE)
+    fill_evenly(queue, spec, 6 * SIZE)
     seen: list[int] = []
     archived: list[int] = []
     with caller(url) as other:
@@ -105,17 +86,17 @@ def test_a_batch_is_worked_on_while_the_ends_of_the_one_before_wait(
     assert rows(queue, "SELECT DISTINCT state, lease_no FROM {s}.job_archive") == [("succeeded", 1)]
 
 
-def test_a_stop_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 6 * SIZE)
+def test_a_stop_gives_back_all_batches(queue: SqlQueue, spec: QueueSpec[Work], ahead: int) -> None:
+    fill_evenly(queue, spec, 6 * SIZE)
     handler = AtJob(3 * SIZE + 3, lambda: consumer.stop())
     consumer = consumer_of(queue, spec, handler)
     summary = consumer.drain()
-    assert (summary.succeeded, summary.released, summary.claimed) == (33, 17, 50)
+    assert (summary.succeeded, summary.released, summary.claimed) == (33, 7 + 10 * ahead, 40 + 10 * ahead)
     assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 27)]
 
 
-def test_an_interrupt_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 6 * SIZE)
+def test_an_interrupt_gives_back_all_batches(queue: SqlQueue, spec: QueueSpec[Work], ahead: int) -> None:
+    fill_evenly(queue, spec, 6 * SIZE)
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -123,12 +104,14 @@ def test_an_interrupt_gives_back_both_batches(queue: SqlQueue, spec: QueueSpec[W
     consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 3, interrupt))
     with pytest.raises(KeyboardInterrupt):
         consumer.drain()
-    assert (consumer.summary.succeeded, consumer.summary.released) == (32, 18)
+    assert (consumer.summary.succeeded, consumer.summary.released) == (32, 8 + 10 * ahead)
     assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 28)]
 
 
-def test_both_batches_are_given_back_while_a_handler_is_at_it(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 6 * SIZE)
+def test_all_batches_are_given_back_while_a_handler_is_at_it(
+    queue: SqlQueue, spec: QueueSpec[Work], ahead: int
+) -> None:
+    fill_evenly(queue, spec, 6 * SIZE)
     begun, go_on = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -140,26 +123,31 @@ def test_both_batches_are_given_back_while_a_handler_is_at_it(queue: SqlQueue, s
         draining = pool.submit(consumer.drain)
         assert begun.wait(PATIENCE)
         consumer.stop()
-        assert consumer.give_back() == 2 * SIZE - 1
+        assert consumer.give_back() == (1 + ahead) * SIZE - 1
         assert running(queue) == 1
         go_on.set()
         summary = draining.result(PATIENCE)
-    assert (summary.succeeded, summary.released, summary.stale, summary.claimed) == (31, 19, 0, 50)
+    assert (summary.succeeded, summary.released, summary.stale, summary.claimed) == (
+        31,
+        9 + 10 * ahead,
+        0,
+        40 + 10 * ahead,
+    )
     assert rows(queue, "SELECT state, attempt, count(*) FROM {s}.job GROUP BY 1, 2") == [("queued", 0, 29)]
 
 
-def test_the_leases_of_both_batches_are_extended(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    fill(queue, spec, 5 * SIZE)
+def test_the_leases_of_all_batches_are_extended(queue: SqlQueue, spec: QueueSpec[Work], ahead: int) -> None:
+    fill_evenly(queue, spec, (4 + ahead) * SIZE)
 
     def hang() -> None:
-        until(lambda: running(queue) == 2 * SIZE, "two batches under lease")
+        until(lambda: running(queue) == (1 + ahead) * SIZE, "batches under lease")
         until(leases_go_on(queue), "leases that go on")
 
     consumer = consumer_of(queue, spec, AtJob(3 * SIZE + 1, hang), lease_seconds=0.8, job_timeout_seconds=3_600)
     # Whether the leases are long enough beside a batch is another matter: on a busy machine each takes a while.
     consumer._ahead._worth = consumer._ahead._policy.allows  # type: ignore[method-assign]
     summary = consumer.drain()
-    assert (summary.succeeded, summary.stale) == (50, 0)
+    assert (summary.succeeded, summary.stale) == ((4 + ahead) * SIZE, 0)
     assert rows(queue, "SELECT DISTINCT lease_no FROM {s}.job_archive") == [(1,)]
 
 
@@ -179,10 +167,6 @@ def test_a_batch_that_others_took_meanwhile_is_not_begun_or_is_refused(queue: Sq
     assert (summary.succeeded, summary.stale) == (SIZE, 2 * SIZE)
     queue.complete(taken)
     assert rows(queue, "SELECT count(*), count(DISTINCT id) FROM {s}.job_archive") == [(40, 40)]
-
-
-def gone_before(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
-    raise psycopg.OperationalError("the connection was lost before anything was sent")
 
 
 def gone_after(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim:
@@ -205,12 +189,13 @@ def gone_meanwhile(channel: Channel, send: Callable[[], SentClaim]) -> SentClaim
     return sent
 
 
+@pytest.mark.parametrize("lost_at", [2, 3])
 @pytest.mark.parametrize("lose", [gone_before, gone_after, gone_meanwhile])
 def test_a_connection_that_is_lost_loses_nothing_and_ends_nothing_twice(
-    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, lose: Any
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, lose: Any, lost_at: int
 ) -> None:
     fill(queue, spec, 8 * SIZE)
-    sending_claims.lost_at, sending_claims.lose = 3, lose
+    sending_claims.lost_at, sending_claims.lose = lost_at, lose
     summary = consumer_of(queue, spec, lambda job: None).drain()
     # What it claimed without anyone having the answer is due when its lease is over.
     left = running(queue)

@@ -85,7 +85,7 @@ class Task:
         ids: the jobs that a process waits for.
         reports: it says that it begins, and after a hang that it is nearly done.
         dies: the process kills itself at a random moment of the nth call of this verb.
-        quick: its batches count as quick ones, however slow the machine is, so that the next one is claimed beside each.
+        ahead: how many batches it claims ahead, one or two, however slow the machine is; 0: as it is.
         burn_until: the handler computes until this file exists.
         mode: the consumer's; in transactional mode the handler writes the job's id into the table `effect`.
         seed: of its luck.
@@ -112,7 +112,7 @@ class Task:
     ids: Sequence[str] = ()
     reports: bool = False
     dies: tuple[str, int] | None = None
-    quick: bool = False
+    ahead: int = 0
     burn_until: Path | None = None
     mode: Mode = Mode.LEASED
     seed: int = 0

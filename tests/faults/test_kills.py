@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from tests.faults.conftest import LINGER, SINCE, Fleet
 from tests.faults.worker import produce
@@ -72,14 +74,19 @@ def test_a_hundred_kills_lose_nothing_and_end_nothing_twice(fleet: Fleet) -> Non
         assert unanswered > 0
 
 
-def test_a_kill_beside_a_batch_claimed_ahead_loses_neither_and_spends_no_attempt(fleet: Fleet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_kill_beside_batches_claimed_ahead_loses_none_and_spends_no_attempt(
+    fleet: Fleet, tmp_path: Path, ahead: int
+) -> None:
     jobs, size = 60, 10
     fleet.enqueue(jobs)
-    victim = fleet.start(batch_size=size, quick=True, hang_until=tmp_path / "never", hang_at=2 * size + 5)
+    victim = fleet.start(batch_size=size, ahead=ahead, hang_until=tmp_path / "never", hang_at=2 * size + 5)
     running = "SELECT count(*) FROM {s}.job WHERE state = 'running'"
-    until(lambda: len(fleet.read(victim, "handled")) == 2 * size + 5 and value(fleet.queue, running) == 2 * size)
+    until(
+        lambda: len(fleet.read(victim, "handled")) == 2 * size + 5 and value(fleet.queue, running) == (1 + ahead) * size
+    )
     fleet.kill(victim)
-    others = [fleet.start(batch_size=size, quick=True, linger_seconds=LINGER) for _ in range(2)]
+    others = [fleet.start(batch_size=size, ahead=ahead, linger_seconds=LINGER) for _ in range(2)]
     fleet.forget_leases()
     fleet.drained()
     fleet.dismiss(others)

@@ -25,7 +25,7 @@ def effects(fleet: Fleet) -> Fleet:
 
 
 def within_a_transaction(fleet: Fleet, **settings: Any) -> Path:
-    return fleet.start(mode=Mode.TRANSACTIONAL, linger_seconds=LINGER, quick=True, **settings)
+    return fleet.start(mode=Mode.TRANSACTIONAL, linger_seconds=LINGER, ahead=1, **settings)
 
 
 @verdict

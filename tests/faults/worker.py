@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Job, Mode, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.consumer import ahead_policy, bucket_order
+from dagster_sqlqueue.consumer import ahead, ahead_policy, bucket_order
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
@@ -190,8 +191,9 @@ def consume(task: Task) -> None:
         plant(task.plant)
     # All begin at one bucket: claims shall meet each other.
     bucket_order.random = random.Random(0)  # type: ignore[attr-defined]
-    if task.quick:
-        ahead_policy.QUICK_SECONDS = LONG
+    if task.ahead:
+        ahead_policy.QUICK_SECONDS = ahead_policy._SECOND_SECONDS = LONG
+        ahead._MUCH = 0.0 if task.ahead == 2 else math.inf
     history = History(task.history)
     pause = threading.Event()
     luck = random.Random(task.seed)
