@@ -10,7 +10,6 @@ one that is handed out first may get the later jobs.
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -92,7 +91,7 @@ class Ahead:
         self._may_send = False
         self._policy = AheadPolicy(work, claimer)
         # The one that was sent first comes first.
-        self._under_way: deque[_UnderWay] = deque()
+        self._under_way: list[_UnderWay] = []
         self._exchanged_at = 0.0
         self._next: list[ClaimedJob] = []
         self._until = 0.0
@@ -179,7 +178,7 @@ class Ahead:
             waits = self._waited_for(last)
             if endings and go_on and self._may_send and last.filled:
                 following = self._send_following(last, endings, waits=waits)
-            elif len(self._under_way) > 1 and not last.failed:
+            elif len(self._under_way) > 1 and not (last.filled or last.failed):
                 self._policy.poor_second()
             # The server is at work again by now: reading the rows is half of what a batch costs here.
             self._read(last)
