@@ -4,7 +4,8 @@ pgbench runs the finish and the claim of `sql/postgresql/`: one client, the fini
 one in one transaction, prepared, batches of 100, the buckets in rotation, and the ids and lease numbers that the claim
 returned given to the finish. It cannot hold an array, so what the claim answers stands in a WITH and comes back as arrays
 in text; rows are not sent to it and nothing is parsed, which is to its advantage. It needs four round trips, one after the
-other, where the library's consumer sends both to two connections and works meanwhile, which is not.
+other, where the library's consumer sends both at once, has a second claim under way on another connection, and works
+meanwhile, which is not.
 """
 
 import os
