@@ -208,10 +208,11 @@ class Ahead:
         """
         alone = len(self._under_way) == 1
         buckets = self._buckets_beside(last)
+        two = self._claimer.divisible and self._policy.allows_second()
         # Of two, the one that is left is enough for a consumer that has become slower.
-        if not buckets or not self._worth(endings) or not (alone or self._policy.allows_second()):
+        if not buckets or not self._worth(endings) or not (alone or two):
             return None
-        second = alone and waits and self._claimer.divisible and self._policy.allows_second()
+        second = alone and waits and two
         # Before they are ended, so that no heartbeat extends them.
         self._heartbeat.let_go(endings.jobs)
         following = self._send(last.channel, endings, buckets[::2] if second else buckets)
