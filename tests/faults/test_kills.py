@@ -78,7 +78,7 @@ def test_a_hundred_kills_lose_nothing_and_end_nothing_twice(fleet: Fleet) -> Non
 def test_a_kill_beside_batches_claimed_ahead_loses_none_and_spends_no_attempt(
     fleet: Fleet, tmp_path: Path, ahead: int
 ) -> None:
-    jobs, size = 60, 10
+    jobs, size = 200, 10
     fleet.enqueue(jobs)
     victim = fleet.start(batch_size=size, ahead=ahead, hang_until=tmp_path / "never", hang_at=2 * size + 5)
     running = "SELECT count(*) FROM {s}.job WHERE state = 'running'"
