@@ -17,8 +17,9 @@ LONG = 100_000.0
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, a batch of these tests is a quick one."""
+    """However slow the machine is, a batch of these tests is a quick one, and the queue is not read again in between."""
     monkeypatch.setattr("dagster_sqlqueue.consumer.ahead_policy.QUICK_SECONDS", LONG)
+    monkeypatch.setattr("dagster_sqlqueue.consumer.queue_view._REFRESH_SECONDS", LONG)
 
 
 class Sending(Around):
