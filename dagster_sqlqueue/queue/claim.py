@@ -18,6 +18,7 @@ from dagster_sqlqueue.queue.head_hints import buckets_of
 from dagster_sqlqueue.queue.limits import Reservations
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
+    AT_ONCE,
     FROM_THE_HEAD,
     KEY,
     LEASE_NO,
@@ -73,8 +74,7 @@ class Claims:
             handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim has not reached yet may have been due earlier than what it buried.
-                if settings.strategy in FROM_THE_HEAD:
-                    hints.note(jobs, filled=filled)
+                _note(settings, request, jobs, filled)
                 return handed_out
             revision = settings.revision
             settings = self._catalog.settings(queue)
@@ -92,8 +92,8 @@ class Claims:
         settings: QueueSettings | None = None,
         on_spent: OnSpent | None = None,
     ) -> tuple[set[UUID], list[ClaimedJob]]:
-        """End jobs and claim the next ones in one transaction, by `round_robin` in one round trip. Only for keys that take
-        turns, and by the strategies `assign` and `token`, it takes two.
+        """End jobs and claim the next ones in one transaction, by `round_robin` and `fanout` in one round trip. Only for
+        keys that take turns, and by the strategies `assign` and `token`, it takes two transactions.
 
         Args:
             endings: as for `finish`; at least one.
@@ -118,7 +118,7 @@ class Claims:
             return one_after_the_other()
         step, filled = endings.step(), None
         try:
-            if settings.strategy is Strategy.ROUND_ROBIN:
+            if _claims_at_once(settings):
                 ended, *_, rows = self.database.run_together(step, *self._next_claim(settings, request))
                 found, filled = _claimed_at_once(settings, request, rows)
             else:
@@ -129,8 +129,8 @@ class Claims:
             # Nothing was written. Apart from each other they show which of the two it was.
             return one_after_the_other()
         claimed = self.without_spent(found, on_spent=on_spent)
-        if claimed and settings.strategy in FROM_THE_HEAD:
-            request.hints.note(claimed, filled=filled)
+        if claimed:
+            _note(settings, request, claimed, filled)
         return self._writes.accepted(step, jobs, ended, None), claimed
 
     def claim_within(self, executor: Executor, request: ClaimRequest) -> list[ClaimedJob]:
@@ -157,7 +157,7 @@ class Claims:
         """
         parameters = claim_parameters(settings, request)
         if not settings.limited:
-            return [("claim_round_robin", parameters)]
+            return [(AT_ONCE[settings.strategy], parameters)]
         if reservation := self._reservations.reservation(settings, request):
             return [("claim_reserved", {**parameters, "reservation": reservation})]
         return [("limit_lock", {"queue": settings.name}), ("claim_limited", parameters)]
@@ -167,23 +167,23 @@ class Claims:
         none, whether to try again, as some were parked, or others were quicker: a race that was lost is one that another
         has won.
         """
-        at_once = settings.strategy is Strategy.ROUND_ROBIN
-        deciding = settings.keyed or (settings.limited and not at_once) or request.filter is not None
-        if settings.strategy is Strategy.ASSIGN and not deciding:
+        by_token = settings.strategy is Strategy.TOKEN and not settings.limited
+        deciding = settings.keyed or request.filter is not None
+        if settings.strategy is Strategy.ASSIGN and not (deciding or settings.limited):
             jobs, again = self._claim_by_steps(self.database, settings, request)
             return jobs, None, again
-        if deciding or settings.strategy in (Strategy.FANOUT, Strategy.FIFO):
+        if deciding or not (by_token or _claims_at_once(settings)):
             jobs, again = self.database.transact(lambda executor: self._claim_by_steps(executor, settings, request))
             return jobs, None, again
         parameters = claim_parameters(settings, request)
         again = False
-        if settings.strategy is Strategy.TOKEN:
+        if by_token:
             rows, again = self._mark(parameters)
         elif settings.limited:
             lock = {"queue": settings.name}
             rows = self.database.run_together(("limit_lock", lock), ("claim_limited", parameters))[-1]
         else:
-            rows = self.database.run("claim_round_robin", parameters)
+            rows = self.database.run(AT_ONCE[settings.strategy], parameters)
         return *_claimed_at_once(settings, request, rows), again
 
     def _mark(self, parameters: dict[str, Any]) -> tuple[Sequence[Row], bool]:
@@ -306,6 +306,19 @@ def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str
 
 def _lease_seconds(settings: QueueSettings, request: ClaimRequest) -> float:
     return settings.lease_seconds if request.lease_seconds is None else request.lease_seconds
+
+
+def _claims_at_once(settings: QueueSettings) -> bool:
+    """Return whether one statement picks and grants, also one that makes sure of limits; for a queue without turns."""
+    return settings.strategy in AT_ONCE and (settings.strategy is Strategy.ROUND_ROBIN or not settings.limited)
+
+
+def _note(settings: QueueSettings, request: ClaimRequest, jobs: Sequence[ClaimedJob], filled: bool | None) -> None:
+    """Note for later claims where the jobs of this one began, and how far it came, with `filled` of `Claims._claim`."""
+    if filled is not None:
+        request.hints.found(settings.strategy, [job.bucket for job in jobs], filled=filled)
+    if settings.strategy in FROM_THE_HEAD:
+        request.hints.note(jobs)
 
 
 def _claimed_at_once(

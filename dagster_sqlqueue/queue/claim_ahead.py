@@ -6,16 +6,18 @@ server of two cores about a sixth more CPU.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Step
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.queue import QueueSettings, Strategy
+from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.claim import claim_parameters
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import FencedWrites
 from dagster_sqlqueue.queue.endings import Endings
+from dagster_sqlqueue.queue.strategies import AT_ONCE, FROM_THE_HEAD
 
 
 class SentClaim:
@@ -23,7 +25,7 @@ class SentClaim:
 
     Attributes:
         limit: the most jobs to claim.
-        buckets: where it claims from.
+        buckets: where it claims from, in this order.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class SentClaim:
         channel: Channel,
         endings: Endings | None,
         step: Step | None,
+        settings: QueueSettings,
         request: ClaimRequest,
     ) -> None:
         self.limit = request.limit
@@ -40,6 +43,7 @@ class SentClaim:
         self._channel = channel
         self._endings = endings
         self._step = step
+        self._strategy = settings.strategy
         self._request = request
         self._asked_at = time.monotonic()
 
@@ -67,8 +71,9 @@ class SentClaim:
         """
         hints = self._request.hints
         # Another claim has been sent since: its buckets are in another order.
-        hints.saw_up_to([job.bucket for job in claimed], asked=self._request.buckets, asked_at=self._asked_at)
-        hints.note(handed_out)
+        hints.saw_up_to([job.bucket for job in claimed], asked=self.buckets, asked_at=self._asked_at)
+        if self._strategy in FROM_THE_HEAD:
+            hints.note(handed_out)
 
     def ended(self) -> set[UUID] | None:
         """Return the ids whose ending was accepted; None: all were. To be called once."""
@@ -104,13 +109,15 @@ class ClaimsAhead:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`; the jobs of the ends may have ended.
         """
         ending = None if endings is None else endings.step()
-        claim = "claim_round_robin", claim_parameters(settings, request)
+        parameters = claim_parameters(settings, request)
+        claim = AT_ONCE[settings.strategy], parameters
+        asked = replace(request, buckets=parameters["buckets"])
         channel.send(*([claim] if ending is None else [ending, claim]))
-        return SentClaim(self._writes, channel, endings, ending, request)
+        return SentClaim(self._writes, channel, endings, ending, settings, asked)
 
 
 def may_claim_ahead(settings: QueueSettings) -> bool:
     """Return whether jobs of this queue may be claimed ahead: they have neither turns nor a limit, of which other consumers
     would have the less, and one statement claims them.
     """
-    return settings.strategy is Strategy.ROUND_ROBIN and not settings.limited and not settings.keyed
+    return settings.strategy in AT_ONCE and not settings.limited and not settings.keyed

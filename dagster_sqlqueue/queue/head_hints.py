@@ -68,8 +68,8 @@ class HeadHints:
         self._swept_at.clear()
 
     def search(self, settings: QueueSettings, buckets: Sequence[int] | None) -> dict[str, Any]:
-        """Return the parameters `buckets` and `hints` of a claim from these buckets; None: from all. Call `found` or `note`
-        with what it reached.
+        """Return the parameters `buckets` and `hints` of a claim from these buckets; None: from all. Call `found` with
+        what it reached.
         """
         order = buckets_of(settings, buckets)
         if settings.strategy in _ANYWHERE:
@@ -139,17 +139,12 @@ class HeadHints:
         known = {bucket: "{" + ",".join([moment] * 10) + "}" for bucket, moment in heads.items()}
         self._texts = known | {bucket: self._texts[bucket] for bucket in self._starts}
 
-    def note(self, jobs: Sequence[ClaimedJob], *, filled: bool | None = None) -> None:
+    def note(self, jobs: Sequence[ClaimedJob]) -> None:
         """Remember where the jobs of a claim began in each bucket and priority.
 
         Args:
             jobs: in the order in which they were due.
-            filled: of a claim through its buckets one after the other, as for `found`; None: `found` was called.
         """
-        if filled:
-            self.saw_up_to([job.bucket for job in jobs])
-        elif filled is not None:
-            self.saw_all()
         first = {(job.bucket, job.priority): job for job in reversed(jobs)}
         for (bucket, priority), job in first.items():
             starts = self._starts.setdefault(bucket, [_BEGINNING] * 10)

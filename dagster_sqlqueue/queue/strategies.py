@@ -18,6 +18,9 @@ BUCKET, LEASE_NO, ATTEMPT, LEASE_UNTIL, KEY, ORDER_NO = map(
     ClaimedJob._fields.index, ("bucket", "lease_no", "attempt", "lease_until", "ordering_key", "order_no")
 )
 
+AT_ONCE = {Strategy.ROUND_ROBIN: "claim_round_robin", Strategy.FANOUT: "claim_fanout"}
+"""The statements that pick jobs and grant them, for queues without turns and limits."""
+
 _MOST_HEADS = 100_000
 _PICKS = {
     Strategy.ROUND_ROBIN: "pick_round_robin",

@@ -46,14 +46,19 @@ def ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return number
 
 
+@pytest.mark.parametrize("strategy", [Strategy.ROUND_ROBIN, Strategy.FANOUT])
 def test_while_a_batch_is_worked_on_the_next_ones_are_claimed(
-    queue: SqlQueue, spec: QueueSpec[Work], ahead: int
+    queue: SqlQueue, spec: QueueSpec[Work], ahead: int, strategy: Strategy
 ) -> None:
-    fill_evenly(queue, spec, 6 * SIZE + 5)
+    spec = replace(spec, strategy=strategy)
+    queue.create_queue(spec)
+    # So many that two buckets hold what six claims take.
+    jobs = 12 * SIZE + 5
+    fill_evenly(queue, spec, jobs)
     handler = AtJob(3 * SIZE + 1, lambda: until(lambda: running(queue) == (1 + ahead) * SIZE, "batches under lease"))
     summary = consumer_of(queue, spec, handler).drain()
-    assert sorted(handler.seen) == list(range(6 * SIZE + 5))
-    assert (summary.claimed, summary.succeeded, summary.stale, summary.released) == (65, 65, 0, 0)
+    assert sorted(handler.seen) == list(range(jobs))
+    assert (summary.claimed, summary.succeeded, summary.stale, summary.released) == (jobs, jobs, 0, 0)
     assert rows(queue, "SELECT DISTINCT state, lease_no, attempt FROM {s}.job_archive") == [("succeeded", 1, 1)]
 
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row, tuple_row
 
-from dagster_sqlqueue import Backoff, Job, QueueSpec, Reject, Retry, SqlQueue
+from dagster_sqlqueue import Backoff, Job, QueueSpec, Reject, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.queue.lock import SentLock
 from tests.support import Work, make_due, rows, states, until, value
@@ -29,7 +29,12 @@ def effect(queue: SqlQueue) -> Iterator[str]:
     rows(queue, "DROP TABLE {s}.effect")
 
 
-def test_while_a_batch_is_worked_on_the_next_one_is_locked(queue: SqlQueue, spec: QueueSpec[Work], effect: str) -> None:
+@pytest.mark.parametrize("strategy", [Strategy.ROUND_ROBIN, Strategy.FANOUT])
+def test_while_a_batch_is_worked_on_the_next_one_is_locked(
+    queue: SqlQueue, spec: QueueSpec[Work], effect: str, strategy: Strategy
+) -> None:
+    spec = replace(spec, strategy=strategy)
+    queue.create_queue(spec)
     fill(queue, spec, 6 * SIZE + 5)
     ended: list[int] = []
 

@@ -53,6 +53,7 @@ class Choice(NamedTuple):
 
 CHOICES = [
     Choice("claim_round_robin", CLAIM, 2, 25, BY_PLACE),
+    Choice("claim_fanout", CLAIM, 2, 25, BY_PLACE),
     Choice("pick_round_robin", {}, 1, 4),
     Choice("pick_fanout", {}, 1, 4),
     Choice("pick_fifo", {}, 2 * 16, 35),
@@ -157,7 +158,7 @@ def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choi
     )
     assert plan.scans() <= BY_CLAIM | choice.rewrites
     # The fan-out reads the first and the last of each.
-    assert plan.buffers <= (2 if choice.name == "pick_fanout" else 1) * 4 * WIDE + SLACK
+    assert plan.buffers <= (2 if choice.name.endswith("_fanout") else 1) * 4 * WIDE + SLACK
     chosen = "SELECT count(*) FROM {s}.job WHERE queue = 'wide' AND claim_token IS NOT NULL"
     assert explain.run(chosen) == [(1,)] if choice.name == "mark_token" else plan.root["Actual Rows"] == 1
 

@@ -164,6 +164,7 @@ def _statements(
     keys = [f"key {n}" for n in range(min(limit, KEYS))]
     return {
         "claim_round_robin": {**work, **CLAIM},
+        "claim_fanout": {**work, **CLAIM},
         "claim_limited": {**limited, **CLAIM},
         "limit_allowance": limited,
         "mark_token": {**work, **LEASE, "token": uuid4()},
@@ -201,6 +202,7 @@ def _revision(queue: SqlQueue, name: str) -> int:
 
 CHOOSING = {
     "claim_round_robin": 25,
+    "claim_fanout": 25,
     "claim_limited": 60,
     "mark_token": 25,
     "pick_round_robin": 4,

@@ -55,7 +55,11 @@ def door(url: str) -> Iterator["psycopg.Connection[Any]"]:
 
 @pytest.mark.parametrize(
     ("statement", "limit"),
-    [("claim_round_robin", None), *((f"claim_{kind}", limit) for kind in ("limited", "reserved") for limit in LIMITS)],
+    [
+        ("claim_round_robin", None),
+        ("claim_fanout", None),
+        *((f"claim_{kind}", limit) for kind in ("limited", "reserved") for limit in LIMITS),
+    ],
 )
 def test_a_row_that_is_changed_meanwhile_is_claimed_once_by_a_later_claim(
     queue: SqlQueue,
@@ -65,7 +69,10 @@ def test_a_row_that_is_changed_meanwhile_is_claimed_once_by_a_later_claim(
     limit: str | None,
 ) -> None:
     worker = f"{statement} {limit}"
-    spec = QueueSpec("work", Work, bucket_count=4, **(LIMITS[limit] if limit else {}))  # type: ignore[arg-type]
+    settings: dict[str, Any] = LIMITS[limit] if limit else {}
+    if statement == "claim_fanout":
+        settings = {"strategy": "fanout"}
+    spec = QueueSpec("work", Work, bucket_count=4, **settings)
     queue.create_queue(spec)
 
     def claim() -> set[UUID]:

@@ -9,12 +9,14 @@ import pytest
 
 from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
+from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
 from tests.gate.patience import sized
 from tests.support import Work, numbers, rows
+from tests.support.claimed_ahead import fill_evenly
 
 
 def test_buckets_of_the_own_region_come_first(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -129,6 +131,29 @@ def test_what_the_database_knows_of_the_heads_serves_a_claim_without_order(queue
     assert queue.claim("single", limit=5, worker="w", hints=hints) == []
     hints.know(queue.leases.head_hints("single"))
     assert len(queue.claim("single", limit=5, worker="w", hints=hints)) == 1
+
+
+def test_a_claim_without_order_that_was_sent_ahead_says_which_bucket_it_swept(queue: SqlQueue) -> None:
+    spec = QueueSpec("free", Work, bucket_count=4, strategy="fanout")
+    queue.create_queue(spec)
+    fill_evenly(queue, spec, 80)
+    channel = Channel(queue.database)
+    known = dict.fromkeys(range(4), "2000-01-01 00:00:00+00")
+    # It begins at a random bucket, which has more jobs than it takes: in ten claims not always at the first.
+    for _ in range(10):
+        hints = HeadHints(sweep_seconds=3600)
+        hints.know(known)
+        request = ClaimRequest("free", 2, "w", range(4), hints=hints, joining=True)
+        sent = queue.leases.send_claim_ahead(channel, None, request, queue.settings("free"))
+        assert sent.receive() == 2
+        jobs = sent.claimed()
+        sent.noted(jobs, jobs)
+        (bucket,) = {job.bucket for job in jobs}
+        hinted = hints.array(range(4))
+        assert [place for place, hint in enumerate(hinted) if hint is not None] == [bucket]
+        # What it took says nothing of what is older.
+        assert hinted[bucket] == "{" + ",".join([known[bucket]] * 10) + "}"
+    channel.close()
 
 
 def test_a_consumer_finds_what_was_committed_behind_its_hint(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
