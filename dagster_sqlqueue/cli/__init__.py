@@ -1,6 +1,6 @@
 """The command line: `sqlqueue`."""
 
-from dagster_sqlqueue.cli.app import app, main
+from dagster_sqlqueue.cli.program import app, main
 
 __all__ = [
     "app",
