@@ -141,7 +141,8 @@ class Chunks(Generic[RowT]):
         """Take the next row; returns a chunk when it is full.
 
         Raises:
-            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped.
+            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or the caller's transaction
+                cannot take it, whether they are or not.
         """
         number = self._next
         self._next += 1
@@ -176,20 +177,6 @@ class _Jobs(Chunks[RowT]):
         self._spec = spec
         self._terms = terms
 
-    def take(self, given: Any) -> list[RowT] | None:
-        """Take the next job; returns a chunk when it is full.
-
-        Raises:
-            InvalidPayload, InvalidInput: it is not usable, and bad rows are not to be skipped; or it has an id of its own,
-                for which the transaction is not usable, whether bad rows are skipped or not.
-        """
-        full = super().take(given)
-        latest = full or self._rows
-        if latest and isinstance(row := latest[-1], NewRow) and row.named:
-            # The transaction is at fault, and not the row: to skip it would lose the job.
-            check_sees_ends(self._terms.isolation, f"row {row.row}: the job {row.id} has an id of its own")
-        return full
-
     def _new(self, job: Any, number: int) -> RowT:
         raise NotImplementedError
 
@@ -198,6 +185,13 @@ class _Jobs(Chunks[RowT]):
         region = row.columns["region"]
         if region is not None and region not in self._terms.regions:
             raise InvalidInput(f"row {number}: {no_bucket(self._spec.name, region, self._terms.regions)}")
+        if row.named:
+            try:
+                check_sees_ends(self._terms.isolation, f"row {row.row}: the job {row.id} has an id of its own")
+            except InvalidInput:
+                # The transaction is at fault, and not the row: to skip it would lose the job.
+                self._skip = False
+                raise
         return row
 
 

@@ -4,13 +4,13 @@ import resource
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
 from pydantic import BaseModel, Field
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.payload.serialization import MAX_PAYLOAD_BYTES
 from dagster_sqlqueue.queue import Enqueued
@@ -166,8 +166,6 @@ def test_a_number_that_json_does_not_have_is_refused_and_not_made_null(queue: Sq
 
 
 def test_a_model_with_aliases_comes_back_as_itself(queue: SqlQueue) -> None:
-    from dagster_sqlqueue import Consumer
-
     spec = QueueSpec("flights", Flight)
     queue.create_queue(spec)
     queue.enqueue(spec, {"flightNo": 7, "delay": 1.5})
@@ -175,6 +173,35 @@ def test_a_model_with_aliases_comes_back_as_itself(queue: SqlQueue) -> None:
     summary = Consumer(queue, spec, lambda job: seen.append(job.payload)).drain()
     assert seen == [Flight(flightNo=7, delay=1.5)]
     assert summary.succeeded == 1
+
+
+class Validating(Work):
+    @classmethod
+    def model_validate(cls, obj: Any, **given: Any) -> Self:
+        return super().model_validate({**obj, "n": 10 * obj["n"]}, **given)
+
+
+class Reading(Work):
+    @classmethod
+    def model_validate_json(cls, json_data: Any, **given: Any) -> Self:
+        read = super().model_validate_json(json_data, **given)
+        return read.model_copy(update={"n": 10 * read.n})
+
+
+class Writing(Work):
+    def model_dump_json(self, **given: Any) -> str:
+        return super().model_dump_json(**given).replace('"n":1', '"n":10')
+
+
+@pytest.mark.parametrize("model", [Validating, Reading, Writing])
+def test_methods_that_a_model_has_of_its_own_are_used(queue: SqlQueue, model: type[Work]) -> None:
+    spec = QueueSpec("own", model)
+    queue.create_queue(spec)
+    queue.enqueue(spec, {"n": 1})
+    queue.enqueue_many(spec, [{"n": 1}])
+    seen: list[int] = []
+    Consumer(queue, spec, lambda job: seen.append(job.payload.n)).drain()
+    assert seen == [10, 10]
 
 
 def test_a_unique_key_is_ignored_while_live_and_taken_again_when_finished(
