@@ -6,7 +6,6 @@ server of two cores about a sixth more CPU.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from dagster_sqlqueue.db.channel import Channel
@@ -109,11 +108,9 @@ class ClaimsAhead:
             DatabaseUnavailable, psycopg.Error: see `Channel.send`; the jobs of the ends may have ended.
         """
         ending = None if endings is None else endings.step()
-        parameters = claim_parameters(settings, request)
-        claim = AT_ONCE[settings.strategy], parameters
-        asked = replace(request, buckets=parameters["buckets"])
+        claim = AT_ONCE[settings.strategy], claim_parameters(settings, request)
         channel.send(*([claim] if ending is None else [ending, claim]))
-        return SentClaim(self._writes, channel, endings, ending, settings, asked)
+        return SentClaim(self._writes, channel, endings, ending, settings, request)
 
 
 def may_claim_ahead(settings: QueueSettings) -> bool:

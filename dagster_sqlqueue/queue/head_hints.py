@@ -23,7 +23,7 @@ SWEEP_SECONDS = 5.0
 _FRESH_SECONDS = 1.0
 _BEGINNING = ("NULL", "NULL")
 _ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
-"""Consumers of these do not follow each other through the buckets: each search begins at a random one."""
+"""A search of all buckets by these begins at a random one. Where buckets are given, so is their order."""
 
 
 def buckets_of(settings: QueueSettings, buckets: Sequence[int] | None) -> list[int]:
@@ -72,7 +72,7 @@ class HeadHints:
         what it reached.
         """
         order = buckets_of(settings, buckets)
-        if settings.strategy in _ANYWHERE:
+        if buckets is None and settings.strategy in _ANYWHERE:
             start = random.randrange(len(order))
             order = order[start:] + order[:start]
         return {"buckets": order, "hints": self.array(order)}
