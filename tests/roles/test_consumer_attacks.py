@@ -53,6 +53,18 @@ def test_a_lease_number_grows_by_one_when_a_due_job_is_claimed_and_no_otherwise(
     assert rows(mill.owner, numbers) == before
 
 
+def test_a_job_is_not_taken_for_one_of_a_batch_to_raise_its_lease_number(mill: Staff) -> None:
+    running = "SELECT id, lease_no, batch_id FROM {s}.job WHERE state = 'running'"
+    with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
+        connection.execute(mill.text("UPDATE {s}.job SET batch_id = gen_random_uuid() WHERE state = 'running'"))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="lease_no of job"), connection.transaction():
+            connection.execute(mill.text("UPDATE {s}.job SET lease_no = lease_no + 1 WHERE state = 'running'"))
+        connection.execute(mill.text("UPDATE {s}.job SET available_at = 'infinity' WHERE state = 'running'"))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="lease_no of job"), connection.transaction():
+            connection.execute(mill.text("UPDATE {s}.job SET lease_no = lease_no + 1 WHERE state = 'running'"))
+    assert [lease for _, lease, _ in rows(mill.owner, running)] == [1]
+
+
 def test_a_lease_is_taken_over_in_two_steps_as_that_of_a_dead_worker_is(mill: Staff) -> None:
     """Cannot be prevented: consumers end the leases of workers that are dead, and claim what is due."""
     with mill.connected(Role.CONSUMER) as connection, connection.transaction(force_rollback=True):
@@ -158,7 +170,7 @@ def test_who_follows_an_ended_job_does_not_get_what_it_may_not_read(
     with psycopg.connect(url_of(any_server, f"{mill.schema}_both")) as connection:
         ended_at = value(mill.owner, "SELECT finished_at FROM {s}.job_archive WHERE id = %s", job)
         for query in (
-            "SELECT {s}.notify_followers(%s, %s, true, NULL)",
+            "SELECT {s}.notify_followers(%s, %s, true)",
             "SELECT * FROM {s}.job(%s) WHERE %s IS NOT NULL",
             "SELECT result FROM {s}.job_archive WHERE id = %s AND finished_at = %s",
         ):
@@ -174,7 +186,7 @@ def test_an_operator_who_follows_an_ended_job_gets_everything(mill: Staff) -> No
 
 
 def test_nobody_takes_the_result_away_from_who_was_to_be_notified_and_was_not(mill: Staff, both: SqlQueue) -> None:
-    """A follower that was left behind, as by a lost transaction, is notified by maintenance, and in full."""
+    """A follower that was left behind, as by a lost transaction, is notified in full, whoever has that done."""
     job, ended_at = rows(mill.owner, "SELECT id, finished_at FROM {s}.job_archive WHERE state = 'failed'")[0]
     rows(
         mill.owner,
@@ -182,10 +194,28 @@ def test_nobody_takes_the_result_away_from_who_was_to_be_notified_and_was_not(mi
         job,
     )
     both.database.run("notify_followers", {"ids": [job], "finished_ats": [ended_at]})
-    assert _callbacks(mill.owner, job) == []
-    mill.users[Role.OPERATOR].maintain()
     (end,) = _callbacks(mill.owner, job)
     assert (end.result, end.withheld) == ({"was": SECRET}, False)
+
+
+@pytest.mark.parametrize("by", ["maintenance", "another who follows"])
+def test_who_has_others_notify_its_follower_of_an_ended_job_does_not_get_the_result(
+    mill: Staff, both: SqlQueue, any_server: str, by: str
+) -> None:
+    job = value(mill.owner, "SELECT id FROM {s}.job_archive WHERE state = 'failed'")
+    follower = (
+        "INSERT INTO {s}.follower (id, job_id, states, queue) VALUES (gen_random_uuid(), %s, '{failed}', 'ended')"
+    )
+    with psycopg.connect(url_of(any_server, f"{mill.schema}_both"), autocommit=True) as connection:
+        connection.execute(mill.text(follower), (job,))
+    if by == "maintenance":
+        mill.users[Role.OPERATOR].maintain()
+        ends = _callbacks(mill.owner, job)
+    else:
+        Followers(mill.users[Role.OPERATOR]).follow(job, Callback("ended", context={"by": "the operator"}))
+        ends = [end for end in _callbacks(mill.owner, job) if end.context is None]
+    (end,) = ends
+    assert (end.result, end.error, end.withheld) == (None, None, True)
 
 
 def test_who_follows_a_live_job_gets_its_result(mill: Staff, both: SqlQueue) -> None:

@@ -50,7 +50,11 @@ def parked(shop: Staff) -> tuple[str, UUID]:
     [
         "UPDATE {s}.job SET available_at = '2100-01-01' WHERE available_at = 'infinity'",
         "UPDATE {s}.job SET followed = false",
-        "UPDATE {s}.replaceable_job SET available_at = '2100-01-01' WHERE order_no IS NOT NULL RETURNING payload",
+        "UPDATE {s}.replaceable_job SET available_at = '2100-01-01' WHERE order_no IS NOT NULL",
+        "UPDATE {s}.replaceable_job SET attempt = 5",
+        "UPDATE {s}.replaceable_job SET error = 'forged'",
+        "UPDATE {s}.replaceable_job SET cancel_requested_at = now()",
+        "SELECT payload FROM {s}.replaceable_job",
         "SELECT followed FROM {s}.job",
         "SELECT 1 FROM {s}.job FOR UPDATE",
         "SELECT 1 FROM {s}.job FOR KEY SHARE",
@@ -85,6 +89,26 @@ def test_a_producer_lets_no_job_in_before_its_turn_nor_at_another_moment(shop: S
         rows(shop.owner, "DELETE FROM {s}.job WHERE ordering_key = %s AND id <> %s", key, waits)
         assert connection.execute(let_in, ([key],)).fetchall() == [(waits,)]
     assert value(shop.owner, "SELECT available_at <= clock_timestamp() FROM {s}.job WHERE id = %s", waits) is True
+
+
+def test_content_that_a_producer_replaces_lets_no_job_in_before_its_turn(shop: Staff) -> None:
+    """However it replaces it: when a job is due, and how often it was tried, is not the producer's to say."""
+    key = str(uuid4())
+    shop.owner.enqueue(ORDERED, NewJob(Work(n=1), ordering_key=key))
+    shop.owner.claim("in_turns", limit=1, worker="w", lease_seconds=600)
+    waits = shop.owner.enqueue(ORDERED, NewJob(Work(n=2), ordering_key=key, unique_key=key))
+    shop.owner.claim("in_turns", limit=1, worker="w")
+    rows(shop.owner, "UPDATE {s}.job SET attempt = 2, error = 'x', cancel_requested_at = now() WHERE id = %s", waits)
+    with shop.connected(Role.PRODUCER) as connection:
+        replace = shop.text("UPDATE {s}.replaceable_job SET payload = '{}', run_at = %s WHERE id = %s")
+        connection.execute(replace, ("2000-01-01 00:00:00+00", waits))
+        assert rows(
+            shop.owner,
+            "SELECT available_at = 'infinity', attempt, error, cancel_requested_at FROM {s}.job WHERE id = %s",
+            waits,
+        ) == [(True, 0, None, None)]
+        connection.execute(replace, ("2999-01-01 00:00:00+00", waits))
+        assert value(shop.owner, "SELECT available_at = run_at FROM {s}.job WHERE id = %s", waits) is True
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 -- its time of creation, its bucket, its place within its ordering key and until when it holds its unique key stay.
 --
 -- A job that runs or is held is left alone. One whose turn has not come stays out of line, unless its new content is for
--- later: then it waits for that moment like any other.
+-- later: then it waits for that moment like any other. The trigger content_is_replaced sees to that, and to the attempts.
 --
 -- Parameters, each array with one element for each job: queue text; ids uuid[]; unique_keys text[] (no key twice); named
 --   boolean[] (whether the id is the producer's own: then it is recorded for a week); priorities smallint[]; run_ats
@@ -41,17 +41,10 @@ WITH new AS MATERIALIZED (
     SET payload = CAST(live.payload AS jsonb),
         priority = live.priority,
         run_at = COALESCE(live.run_at, now()),
-        available_at = CASE
-            WHEN live.available_at = 'infinity' AND COALESCE(live.run_at, now()) <= statement_timestamp() THEN 'infinity'
-            ELSE COALESCE(live.run_at, now())
-        END,
         max_attempts = COALESCE(live.max_attempts, q.max_attempts),
         timeout_seconds = COALESCE(live.timeout, q.timeout_seconds),
         backoff = CAST(live.backoff AS float8[]),
-        tags = COALESCE(CAST(live.tags AS text[]), '{}'),
-        attempt = 0,
-        error = NULL,
-        cancel_requested_at = NULL
+        tags = COALESCE(CAST(live.tags AS text[]), '{}')
     FROM live
     JOIN sqlqueue.queue AS q ON q.name = :queue
     WHERE j.id = ANY (ARRAY(SELECT live.id FROM live)) AND j.id = live.id

@@ -32,8 +32,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.archive_partition_name(date), sqlqueue.begin_archive_partition(date),
     sqlqueue.attach_archive_partition(date), sqlqueue.make_archive_partition(date),
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.stats_of_queue(text),
-    sqlqueue.notify_followers(uuid, timestamp with time zone, boolean, text),
-    sqlqueue.notify_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
+    sqlqueue.notify_followers(uuid, timestamp with time zone, boolean),
+    sqlqueue.notify_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(), sqlqueue.content_replaced(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
     sqlqueue.record_default_priority(), sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
     sqlqueue.attempts_spent(integer, text, boolean),
@@ -131,10 +131,8 @@ GRANT EXECUTE ON FUNCTION sqlqueue.keep_live(uuid[], boolean) TO sqlqueue_produc
 GRANT SELECT, DELETE ON sqlqueue.new_job TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT (id, queue, unique_key, available_at, ordering_key, order_no) ON sqlqueue.replaceable_job
     TO sqlqueue_producer, sqlqueue_operator;
-GRANT UPDATE (
-    payload, priority, run_at, available_at, max_attempts, timeout_seconds, backoff, tags, attempt, error,
-    cancel_requested_at
-) ON sqlqueue.replaceable_job TO sqlqueue_producer, sqlqueue_operator;
+GRANT UPDATE (payload, priority, run_at, max_attempts, timeout_seconds, backoff, tags) ON sqlqueue.replaceable_job
+    TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on new_job, replaceable_job: sqlqueue_consumer, sqlqueue_observer
 
 -- taken_unique_key: which unique keys are held. It shows no payload.
@@ -321,9 +319,9 @@ GRANT EXECUTE ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) TO sqlqueue
 GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer, sqlqueue_operator;
 -- nothing on bucket_hash(uuid, text): sqlqueue_consumer, sqlqueue_observer
 -- nothing on notify_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
--- nothing on notify_followers(uuid, timestamp with time zone, boolean, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on notify_followers(uuid, timestamp with time zone, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on job_ended(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on job_ended(), content_replaced(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 

@@ -3,9 +3,9 @@
 -- Notify the followers of a job how it ended.
 --
 -- Parameters: ended_id, ended_at: the job, and the moment of its end: its row in the archive. Without such a row no
---   follower is notified and nothing is changed. again: some may have been notified of that end before; they are not
---   notified twice. only_of: only the followers that this user has inserted are notified, without result and error; null:
---   all, with everything.
+--   follower is notified and nothing is changed. late: the job ended before this transaction: some may have been notified
+--   of that end before, and are not notified twice; and who inserted a follower is told result and error only if that user
+--   may read them in the archive. It may have followed the job after its end, by its id, and read the callback.
 -- Returns: how many followers were notified, or counted in their groups.
 -- Notifies, on the channel of the schema's name (cut to 57 characters) and _ended, with the job's id, if a follower
 -- requests it.
@@ -14,7 +14,7 @@
 -- Guards: I1, I2: it is one transaction with the job's end.
 -- With the owner's rights: it reads how a job ended, and deletes the rows of its followers; not every role that ends a job
 -- may do either.
-CREATE FUNCTION sqlqueue.notify_followers(ended_id uuid, ended_at timestamptz, again boolean, only_of text) RETURNS bigint
+CREATE FUNCTION sqlqueue.notify_followers(ended_id uuid, ended_at timestamptz, late boolean) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     ended record;
@@ -33,29 +33,38 @@ BEGIN
     FOR KEY SHARE;
     WITH gone AS (
         DELETE FROM sqlqueue.follower AS f
-        WHERE f.job_id = ended_id AND f.group_id IS NULL AND (only_of IS NULL OR f.put_by = only_of)
+        WHERE f.job_id = ended_id AND f.group_id IS NULL
         RETURNING
-            f.queue, f.priority, f.ordering_key,
+            f.queue, f.priority, f.ordering_key, f.submitted_id, f.context,
             ended.state = ANY (f.states) AS wanted,
             ended.state = ANY (f.states) AND f.notify AS notify,
             sqlqueue.uuid_at(ended_at, f.id || ' ' || extract(epoch FROM ended_at)) AS callback,
+            NOT late OR EXISTS (
+                SELECT FROM pg_roles AS r
+                WHERE r.rolname = f.put_by AND has_column_privilege(r.oid, 'sqlqueue.job_archive', 'result', 'SELECT')
+            ) AS entitled
+    ), told AS (
+        SELECT
+            gone.*,
             jsonb_build_object(
                 'job_id', ended_id, 'queue', ended.queue, 'state', ended.state,
-                'result', CASE WHEN only_of IS NULL THEN ended.result END,
-                'error', CASE WHEN only_of IS NULL THEN ended.error END, 'attempts', ended.attempt, 'finished_at', ended_at,
-                'unique_key', ended.unique_key, 'submitted_id', COALESCE(f.submitted_id, ended_id), 'context', f.context
-            ) || CASE WHEN only_of IS NULL THEN '{}' ELSE jsonb '{"withheld": true}' END AS payload
+                'result', CASE WHEN gone.entitled THEN ended.result END,
+                'error', CASE WHEN gone.entitled THEN ended.error END, 'attempts', ended.attempt, 'finished_at', ended_at,
+                'unique_key', ended.unique_key, 'submitted_id', COALESCE(gone.submitted_id, ended_id),
+                'context', gone.context
+            ) || CASE WHEN gone.entitled THEN '{}' ELSE jsonb '{"withheld": true}' END AS payload
+        FROM gone
     )
     SELECT
         count(*) AS followers,
-        bool_or(gone.notify) AS notify,
-        array_agg(gone.callback) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS callbacks,
-        array_agg(gone.queue) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS queues,
-        array_agg(gone.priority) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS priorities,
-        array_agg(gone.ordering_key) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS ordering_keys,
-        array_agg(gone.payload) FILTER (WHERE gone.wanted AND gone.queue IS NOT NULL) AS payloads
+        bool_or(told.notify) AS notify,
+        array_agg(told.callback) FILTER (WHERE told.wanted AND told.queue IS NOT NULL) AS callbacks,
+        array_agg(told.queue) FILTER (WHERE told.wanted AND told.queue IS NOT NULL) AS queues,
+        array_agg(told.priority) FILTER (WHERE told.wanted AND told.queue IS NOT NULL) AS priorities,
+        array_agg(told.ordering_key) FILTER (WHERE told.wanted AND told.queue IS NOT NULL) AS ordering_keys,
+        array_agg(told.payload) FILTER (WHERE told.wanted AND told.queue IS NOT NULL) AS payloads
     INTO notified
-    FROM gone;
+    FROM told;
     IF notified.callbacks IS NOT NULL THEN
         -- The callback carries the result: fields that its queue hides are hidden there too.
         INSERT INTO sqlqueue.sensitive_field (queue, name)
@@ -68,7 +77,7 @@ BEGIN
         ORDER BY q.name, s.name
         ON CONFLICT DO NOTHING;
         PERFORM sqlqueue.put_callbacks(
-            notified.callbacks, notified.queues, notified.priorities, notified.ordering_keys, notified.payloads, again
+            notified.callbacks, notified.queues, notified.priorities, notified.ordering_keys, notified.payloads, late
         );
     END IF;
     IF notified.notify THEN
@@ -94,7 +103,7 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.notify_followers(uuid, timestamptz, boolean, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION sqlqueue.notify_followers(uuid, timestamptz, boolean) FROM PUBLIC;
 
 -- Return when this statement ended a job: every one that does writes its end at its own time, or, inside of a function, at
 -- a later one. A statement that deletes a job which had ended before (drop_already_finished) has no such end: null.
@@ -112,7 +121,7 @@ CREATE FUNCTION sqlqueue.job_ended() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM sqlqueue.job_progress AS p WHERE p.job_id = OLD.id;
-    PERFORM sqlqueue.notify_followers(OLD.id, sqlqueue.ended_now(OLD.id), false, NULL);
+    PERFORM sqlqueue.notify_followers(OLD.id, sqlqueue.ended_now(OLD.id), false);
     RETURN NULL;
 END
 $$;

@@ -94,6 +94,26 @@ SELECT f.id, f.submitted_id, f.group_id FROM sqlqueue.follower AS f WHERE f.put_
 
 COMMENT ON VIEW sqlqueue.own_follower IS 'followers that the current user has inserted';
 
+-- A job with new content is as if it had never been tried. One whose turn has not come stays out of line, unless its new
+-- content is for later: then it waits for that moment like any other.
+--
+-- A trigger, because who replaces the content of a job need not have the right to write these columns.
+CREATE FUNCTION sqlqueue.content_replaced() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.attempt := 0;
+    NEW.error := NULL;
+    NEW.cancel_requested_at := NULL;
+    IF OLD.available_at < 'infinity' OR NEW.run_at > statement_timestamp() THEN
+        NEW.available_at := NEW.run_at;
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER content_is_replaced BEFORE UPDATE OF payload ON sqlqueue.job
+FOR EACH ROW EXECUTE FUNCTION sqlqueue.content_replaced();
+
 -- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their followers
 -- are notified.
 --
@@ -138,17 +158,10 @@ REVOKE ALL ON FUNCTION sqlqueue.known_followers(uuid[]) FROM PUBLIC;
 
 -- Notify the followers of a job that had ended before, and that were not notified yet.
 --
--- The outcome is for roles that may read it in the archive. For any other role only its own followers are notified, and the
--- callback states that result and error are withheld: a job that ended long ago is followed by its id, which producers see,
--- and a consumer reads the callback.
---
--- Parameters, returns, locks: as notify_followers, whose again is true. With the owner's rights, as that.
+-- Parameters, returns, locks: as notify_followers, which is late. With the owner's rights, as that.
 CREATE FUNCTION sqlqueue.notify_late_followers(ended_id uuid, ended_at timestamptz) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT sqlqueue.notify_followers(
-        ended_id, ended_at, true,
-        CASE WHEN NOT has_column_privilege(session_user, 'sqlqueue.job_archive', 'result', 'SELECT') THEN session_user END
-    )
+    SELECT sqlqueue.notify_followers(ended_id, ended_at, true)
 $$;
 
 REVOKE ALL ON FUNCTION sqlqueue.notify_late_followers(uuid, timestamptz) FROM PUBLIC;
@@ -162,7 +175,8 @@ CREATE FUNCTION sqlqueue.refuse_lease_no() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF pg_has_role(current_user, (SELECT c.relowner FROM pg_class AS c WHERE c.oid = TG_RELID), 'USAGE')
-        OR NEW.lease_no - 1 = OLD.lease_no AND OLD.batch_id IS NOT NULL AND OLD.state = 'running'
+        OR NEW.lease_no - 1 = OLD.lease_no AND OLD.state = 'running' AND OLD.available_at = 'infinity'
+            AND EXISTS (SELECT FROM sqlqueue.batch AS b WHERE b.id = OLD.batch_id AND b.state = 'sealing')
     THEN
         RETURN NULL;
     END IF;
