@@ -212,7 +212,7 @@ def test_who_has_others_notify_its_follower_of_an_ended_job_does_not_get_the_res
         mill.users[Role.OPERATOR].maintain()
         ends = _callbacks(mill.owner, job)
     else:
-        Followers(mill.users[Role.OPERATOR]).follow(job, Callback("ended", context={"by": "the operator"}))
+        Followers(mill.users[Role.OPERATOR]).follow(job, Callback("ended", context={"by": "another"}))
         ends = [end for end in _callbacks(mill.owner, job) if end.context is None]
     (end,) = ends
     assert (end.result, end.error, end.withheld) == (None, None, True)
