@@ -19,6 +19,7 @@ from dagster_sqlqueue.queue.limits import Reservations
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
     AT_ONCE,
+    BUCKET,
     FROM_THE_HEAD,
     KEY,
     LEASE_NO,
@@ -204,14 +205,18 @@ class Claims:
         limit = self._allowance(executor, settings, request.limit) if settings.limited else request.limit
         if limit <= 0:
             return [], False
+        most = max(limit, _PARK_AT_ONCE) if settings.keyed else limit
         if request.filter is not None:
-            rows = request.filter.pick(executor, settings, buckets_of(settings, request.buckets), limit)
+            picked = request.filter.pick(executor, settings, buckets_of(settings, request.buckets), limit)
         else:
-            rows = pick(executor, settings, request, max(limit, _PARK_AT_ONCE) if settings.keyed else limit)
-        parked: Sequence[Row] = []
-        if settings.keyed and rows:
-            rows, parked = self._turns(executor, settings, rows)
-        rows = without_suspects(rows[:limit], joining=request.joining)
+            picked = pick(executor, settings, request, most)
+        fitting, parked = self._turns(executor, settings, picked) if settings.keyed and picked else (picked, [])
+        rows = without_suspects(fitting[:limit], joining=request.joining)
+        if request.filter is None:
+            # Of what is left for the next claims, it is not known what is older in its buckets.
+            cut = len(rows) < len(fitting)
+            reached = [row[BUCKET] for row in (rows if cut else picked)]
+            request.hints.found(settings.strategy, reached, filled=cut or len(picked) >= most or request.joining)
         if not rows:
             return [], bool(parked)
         granted = self._grant(executor, settings, rows, request)

@@ -73,7 +73,8 @@ class SentClaim:
         """
         hints = self._request.hints
         # Another claim has been sent since: its buckets are in another order.
-        hints.saw_up_to([job.bucket for job in claimed], asked=self.buckets, asked_at=self._asked_at)
+        buckets = [job.bucket for job in claimed]
+        hints.found(self._strategy, buckets, filled=True, asked=self.buckets, asked_at=self._asked_at)
         if self._strategy in FROM_THE_HEAD:
             hints.note(handed_out)
 

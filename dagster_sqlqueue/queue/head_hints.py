@@ -87,23 +87,33 @@ class HeadHints:
             return []
         return [None if old else self._texts.get(bucket) for bucket, old in zip(buckets, over, strict=True)]
 
-    def found(self, strategy: Strategy, buckets: Collection[int], *, filled: bool) -> None:
-        """Note how far the last claim came, if it found something.
+    def found(
+        self,
+        strategy: Strategy,
+        buckets: Collection[int],
+        *,
+        filled: bool,
+        asked: Sequence[int] | None = None,
+        asked_at: float | None = None,
+    ) -> None:
+        """Note how far a claim came, if it took something.
 
         Args:
             strategy: the queue's.
-            buckets: those of the jobs that it found.
+            buckets: those of the jobs that it took.
             filled: whether these are as many as it asked for, so that there may be more.
+            asked: its buckets, in their order; None: those of the last claim.
+            asked_at: the moment of `time.monotonic` at which it asked; None: that of the last claim.
         """
         if not buckets:
             return
         if not filled or strategy is Strategy.ASSIGN:
-            self.saw_all()
+            self.saw(self._asked if asked is None else asked, asked_at=asked_at)
         elif strategy is Strategy.FIFO:
             # It reads all heads and takes the oldest: where it took none, it is not known where the next one begins.
-            self.saw(buckets)
+            self.saw(buckets, asked_at=asked_at)
         else:
-            self.saw_up_to(buckets)
+            self.saw_up_to(buckets, asked=asked, asked_at=asked_at)
 
     def saw(self, buckets: Iterable[int], *, asked_at: float | None = None) -> None:
         """Note that the last claim read the heads of these buckets; or one that had asked at that moment."""

@@ -1,5 +1,6 @@
 """Lock jobs for the length of a transaction: no lease, and a crash leaves them as they were."""
 
+import time
 from collections.abc import Sequence
 
 import psycopg
@@ -110,7 +111,7 @@ class Locks:
 
         Args:
             transaction: as for `lock_due`; nothing is to be done in it until then.
-            request: as for `lock_due`.
+            request: as for `lock_due`, with buckets.
             settings: the queue's, of which `may_claim_ahead` holds. If they are not the current ones, nothing is locked.
             endings: as for `finish_and_lock`: these jobs end before it, and the transaction is committed, and followed by
                 the one in which the others are locked. None: nothing was done in it.
@@ -141,19 +142,30 @@ class Locks:
         return self._locked(transaction, settings, request, pick(transaction, settings, request, request.limit))
 
     def _picked(
-        self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
+        self,
+        transaction: Transaction,
+        settings: QueueSettings,
+        request: ClaimRequest,
+        rows: Sequence[Row],
+        asked_at: float | None = None,
     ) -> list[ClaimedJob]:
-        """Return the jobs that may be worked off now, and note how far the statement that picked them came."""
-        request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=len(rows) >= request.limit)
-        jobs = self._locked(transaction, settings, request, rows)
+        """Return the jobs that may be worked off now, and note where they began."""
+        jobs = self._locked(transaction, settings, request, rows, asked_at)
         if settings.strategy in FROM_THE_HEAD:
             request.hints.note(jobs)
         return jobs
 
     def _locked(
-        self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest, rows: Sequence[Row]
+        self,
+        transaction: Transaction,
+        settings: QueueSettings,
+        request: ClaimRequest,
+        rows: Sequence[Row],
+        asked_at: float | None = None,
     ) -> list[ClaimedJob]:
-        """Return the jobs that may be worked off now, of those that were picked."""
+        """Return the jobs that may be worked off now, of those that were picked, and note how far that came. They were asked
+        for at that moment of `time.monotonic`; None: nothing was asked for since.
+        """
         while rows and _by_itself(rows[0]):
             (job,) = under_lease(rows[:1], None, settings, alone=True)
             if job.attempt > job.max_attempts or job.cancel_requested:
@@ -161,9 +173,14 @@ class Locks:
             begin = ("begin_alone", {"id": job.id, "worker": request.worker})
             if transaction.run_and_go_on(begin, ("lock_alone", {"id": job.id, "lease_no": job.lease_no})):
                 return [job]
-            rows = pick(transaction, settings, request, request.limit)
+            rows, asked_at = pick(transaction, settings, request, request.limit), None
+        together = rows[: _together(rows)]
+        filled = len(rows) >= request.limit or len(together) < len(rows)
+        asked = None if asked_at is None else request.buckets
+        reached = [row[BUCKET] for row in together]
+        request.hints.found(settings.strategy, reached, filled=filled, asked=asked, asked_at=asked_at)
         # As they will be: no other transaction can count an attempt or a lease before this transaction ends.
-        return under_lease(rows[: _together(rows)], None, settings)
+        return under_lease(together, None, settings)
 
 
 class SentLock:
@@ -190,6 +207,7 @@ class SentLock:
         self._settings = settings
         self._request = request
         self._steps = ending, pick_step(settings, request, request.limit)
+        self._asked_at = time.monotonic()
         self._rows: Sequence[Row] = ()
         self._sent: Sent | Together | None = transaction.send(self._steps[1], after=ending)
 
@@ -216,7 +234,8 @@ class SentLock:
         self.receive()
         if self.error is not None:
             raise self.error
-        return self._locks._picked(self.transaction, self._settings, self._request, self._rows)
+        # Another lock has been sent since: its buckets are in another order.
+        return self._locks._picked(self.transaction, self._settings, self._request, self._rows, self._asked_at)
 
 
 def _by_itself(row: Row) -> bool:

@@ -31,17 +31,16 @@ _PICKS = {
 
 
 def pick(executor: Executor, settings: QueueSettings, request: ClaimRequest, limit: int) -> Sequence[Row]:
-    """Pick jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`."""
+    """Pick jobs by the queue's strategy; they are locked until the transaction ends, except by `assign`.
+
+    Call `HeadHints.found` with those of them that are taken.
+    """
     if settings.strategy is not Strategy.FIFO:
-        rows = executor.run(*pick_step(settings, request, limit))
-        filled = len(rows) >= limit or request.joining
-        request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=filled)
-        return rows
+        return executor.run(*pick_step(settings, request, limit))
     per_bucket, choice = limit, _choice(settings, request, limit)
     while rows := executor.run("pick_fifo", {**choice, "per_bucket": per_bucket}):
         heads = rows[0][-1]
         if rows[0][0] is not None:
-            request.hints.found(settings.strategy, [row[BUCKET] for row in rows], filled=True)
             return [row[:-1] for row in rows]
         if heads < per_bucket or per_bucket > _MOST_HEADS:
             break

@@ -77,6 +77,17 @@ def _ended_and_locked(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
     return jobs
 
 
+def _sent_and_locked(queue: SqlQueue, *, buckets: list[int], hints: HeadHints, limit: int) -> list[ClaimedJob]:
+    settings = queue.settings("wide")
+    with queue.database.transaction() as transaction:
+        sent = queue.leases.send_lock(transaction, ClaimRequest("wide", limit, "w", buckets, hints=hints), settings)
+        # The lock of the batch after this one is sent before this one is received.
+        hints.search(settings, [*buckets[1:], *buckets[:1]])
+        jobs = sent.locked()
+        queue.leases.finish_locked(transaction, _ends(jobs), worker="w")
+    return jobs
+
+
 def _ends(jobs: list[ClaimedJob]) -> Endings:
     return Endings.of(Ending(job, ArchiveState.SUCCEEDED) for job in jobs)
 
@@ -89,15 +100,32 @@ TAKING: dict[str, Any] = {
     "end and claim": _ended_and_claimed,
     "lock": _locked,
     "end and lock": _ended_and_locked,
+    "send and lock": _sent_and_locked,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    **{strategy: {"strategy": strategy} for strategy in ("round_robin", "fifo")},
+    "ordered": {"ordered": True},
+    "a limit of keys": {"max_running_per_key": 5},
+    "limited": {"max_running": 100_000},
 }
 
 
-@pytest.mark.parametrize("strategy", ["round_robin", "fifo"])
-@pytest.mark.parametrize("how", TAKING)
-def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        *(
+            (how, kind)
+            for how in TAKING
+            for kind in ("round_robin", "fifo")
+            if (how, kind) != ("send and lock", "fifo")
+        ),
+        *((how, kind) for how in ("claim", "end and claim") for kind in ("ordered", "a limit of keys", "limited")),
+    ],
+)
+def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, kind: str) -> None:
     """As a consumer goes round: each claim is filled by the one bucket that it begins at."""
-    queue.create_queue(replace(WIDE, strategy=strategy))
-    queue.enqueue_many(WIDE, [Work(n=n) for n in range(BUCKETS * 40)])
+    queue.create_queue(replace(WIDE, **KINDS[kind]))
+    queue.enqueue_many(WIDE, [NewJob(Work(n=n), ordering_key=f"{n}") for n in range(BUCKETS * 40)])
     hints, bucket_order = HeadHints(sweep_seconds=3_600), BucketOrder(None, None)
     bucket_order.arrange(queue.settings("wide"))
 
@@ -112,7 +140,7 @@ def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, strate
     go_round()
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     late = set(range(10_000, 10_000 + 2 * BUCKETS))
-    queue.enqueue_many(WIDE, [NewJob(Work(n=n), run_at=long_ago) for n in late])
+    queue.enqueue_many(WIDE, [NewJob(Work(n=n), run_at=long_ago, ordering_key=f"{n}") for n in late])
     number = "CAST(payload ->> 'n' AS integer)"
     rows(queue, f"UPDATE {{s}}.job SET bucket = {number} %% %s WHERE {number} >= %s", BUCKETS, 10_000)
     hints.sweep_next()
