@@ -16,7 +16,7 @@ from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.errors import AccessRefused, QueueError
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
@@ -148,7 +148,7 @@ class LockedAhead(Generic[Batch]):
             else:
                 self._work.leases.finish_and_go_on(here.transaction, endings, worker=self._work.worker)
                 self._ended(batch)
-        except psycopg.DatabaseError as error:
+        except (psycopg.DatabaseError, AccessRefused) as error:
             raise EndsLost(batch, error) from error
         return self.turn()
 

@@ -17,7 +17,9 @@ from dagster_sqlqueue.consumer.handler import brief
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.locked_ahead import EndsLost, LockedAhead
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
+from dagster_sqlqueue.db import driver_errors
 from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.errors import AccessRefused
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import redacted_text
@@ -28,15 +30,19 @@ _SWALLOWED = (
 )
 _ENDED = (
     "the handler ended the transaction that is the job's: what it and those before it in the batch wrote may be committed,"
-    " and they run again; leave COMMIT and ROLLBACK to the queue"
+    " and they run again; leave COMMIT and ROLLBACK to the queue, and blocks of the connection to their own ends"
+)
+_CLOSED = (
+    "the handler closed the connection that is the job's, as `with job.connection` does: those before it in the batch run"
+    " again; use the connection without closing it"
 )
 
 
 class _TransactionEnded(Exception):
     """The handler of this job ended the transaction that it belongs to."""
 
-    def __init__(self, job: ClaimedJob) -> None:
-        super().__init__(_ENDED)
+    def __init__(self, job: ClaimedJob, reason: str) -> None:
+        super().__init__(reason)
         self.job = job
 
 
@@ -63,17 +69,17 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], unti
             try:
                 work.leases.database.transact(lambda t: batches.work_off(t, until), idling=True)
             except _TransactionEnded as ended:
-                batches.give_up(ended.job, _ENDED)
+                batches.give_up(ended.job, str(ended))
             except EndsLost as lost:
-                # If the connection was lost, or another transaction was in the way, its jobs have ended or are on the
-                # queue again; a database that is away is waited for by the next lock.
-                again = isinstance(lost.error, psycopg.OperationalError)
-                if not isinstance(lost.error, psycopg.DatabaseError):
+                # If the connection was lost, its jobs have ended or are on the queue again; a database that is away is
+                # waited for by the next lock.
+                again = _is_lost(lost.error)
+                if not isinstance(lost.error, psycopg.DatabaseError | AccessRefused):
                     raise lost.error from None
                 if not again:
                     batches.one_by_one(lost.batch, lost.error)
-            except psycopg.DatabaseError as error:
-                if isinstance(error, psycopg.OperationalError):
+            except (psycopg.DatabaseError, AccessRefused) as error:
+                if _is_lost(error):
                     raise
                 if batches.hand.ending:
                     batches.one_by_one(batches.hand, error)
@@ -148,7 +154,7 @@ class _Batches:
 
     def one_by_one(self, batch: _Batch, error: Exception) -> None:
         """Work the jobs of a batch off again, each in a transaction of its own: together they could not be committed."""
-        if len(batch.jobs) == 1:
+        if len(batch.jobs) == 1 and not driver_errors.lost_a_race(error):
             self.give_up(batch.jobs[0], _uncommitted(error))
             return
         for job in batch.jobs:
@@ -158,9 +164,9 @@ class _Batches:
             try:
                 self.work.leases.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
             except _TransactionEnded as ended:
-                self.give_up(ended.job, _ENDED)
-            except psycopg.DatabaseError as again:
-                if isinstance(again, psycopg.OperationalError) or not self.hand.ending:
+                self.give_up(ended.job, str(ended))
+            except (psycopg.DatabaseError, AccessRefused) as again:
+                if _is_lost(again) or not self.hand.ending:
                     raise
                 self.give_up(job, _uncommitted(again))
             self.count(self.hand)
@@ -281,17 +287,27 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, 
         with in_hand:
             outcome = handle(work.spec, work.caller.handler, claimed, in_hand)
             if connection.closed:
-                # Whatever the handler made of it: its job goes on when the database is back, and no attempt is spent.
-                raise psycopg.OperationalError("the connection was lost while a handler worked with it")
+                raise psycopg.OperationalError("closed")
             if savepoint := in_hand.savepoint:
                 failed = connection.info.transaction_status is TransactionStatus.INERROR
                 if failed and isinstance(outcome, Done):
                     outcome = Retry(_SWALLOWED)
                 if not isinstance(outcome, Done):
                     raise psycopg.Rollback(savepoint)
-    except (psycopg.errors.NoActiveSqlTransaction, psycopg.errors.InvalidSavepointSpecification):
-        raise _TransactionEnded(claimed) from None
+    except (psycopg.Error, psycopg.Rollback):
+        # The handler's own errors are outcomes: the savepoint cannot be left. psycopg passes its Rollback on then.
+        if connection.broken:
+            # Whatever the handler made of it: its job goes on when the database is back, and no attempt is spent.
+            raise psycopg.OperationalError("the connection was lost while a handler worked with it") from None
+        raise _TransactionEnded(claimed, _CLOSED if connection.closed else _ENDED) from None
     return outcome
+
+
+def _is_lost(error: Exception) -> bool:
+    """Return whether a connection was lost: the driver says so, or the server's last message. With an error of any other
+    kind it is a statement that failed, such as one for which a handler has set a time-out.
+    """
+    return isinstance(error, psycopg.OperationalError) and error.diag.severity_nonlocalized in (None, "FATAL", "PANIC")
 
 
 class _InTransaction:

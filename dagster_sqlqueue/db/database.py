@@ -76,7 +76,11 @@ class Database(Pool):
                 connection.commit()
             except Exception:
                 if not connection.closed:
-                    connection.rollback()
+                    try:
+                        connection.rollback()
+                    except psycopg.Error:
+                        # A block of the driver's that somebody left open forbids it.
+                        connection.close()
                 raise
             except BaseException:
                 # An interrupt may arrive in the middle of a statement: then only closing the connection rolls back.
