@@ -4,6 +4,7 @@ import inspect
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol, Self
@@ -239,7 +240,7 @@ def _not_written(model: BaseModel, text: str) -> str | None:
 
 
 def _elements(value: object) -> object:
-    return list(value) if isinstance(value, set | frozenset) else str(value)
+    return list(value) if isinstance(value, set | frozenset | deque) else str(value)
 
 
 def _lost(value: object, written: object, place: str) -> str | None:
@@ -259,7 +260,7 @@ def _lost(value: object, written: object, place: str) -> str | None:
             if problem := next((found for name in value if (found := unstorable(name, place))), None):
                 return problem
             parts = [(name, part, written[key]) for name, part in value.items() if (key := _key(name)) in written]
-        case list() | tuple() | set() | frozenset(), list() if len(value) == len(written):
+        case list() | tuple() | set() | frozenset() | deque(), list() if len(value) == len(written):
             parts = [(index, part, written[index]) for index, part in enumerate(value)]
         case _:
             return None

@@ -300,7 +300,7 @@ def lost(job: ClaimedJob) -> LeaseLost:
 
 
 def _own_backoff(job: ClaimedJob) -> Backoff | None:
-    if not job.backoff:
+    if not job.backoff or len(job.backoff) != 4:
         return None
     try:
         return Backoff(*job.backoff)

@@ -124,6 +124,33 @@ def test_backoff_follows_the_job_then_the_queue(line: SqlQueue, sqlc: Caller) ->
     assert all(least <= 1 and most >= 0 for least, most in waits[jobs[2]])
 
 
+@pytest.mark.parametrize(
+    "backoff",
+    [
+        "{1e300,10,1e300,0}",
+        "{NaN,1,NaN,0}",
+        "{Infinity,1,10,0}",
+        "{1,NaN,10,0}",
+        "{1,0,10,0}",
+        "{-1,1,10,0}",
+        "{1,1,10,2}",
+        "{1}",
+        "{}",
+        "{NULL,1,1,0}",
+        "{{1,1},{10,0}}",
+    ],
+)
+def test_a_backoff_that_makes_no_sense_is_ignored(line: SqlQueue, sqlc: Caller, backoff: str) -> None:
+    """A producer may write one by an INSERT of its own."""
+    line.create_queue(replace(SPEC, backoff=Backoff.fixed(500)))
+    job = sqlc.enqueue(1)
+    rows(line, "UPDATE {s}.job SET backoff = CAST(%s AS float8[])", backoff)
+    ((_, lease, _),) = sqlc.claim()
+    assert sqlc.value("SELECT {v1}.fail(%s, %s, 'x')", job, lease) == "queued"
+    waits = "SELECT available_at - started_at BETWEEN interval '500 s' AND interval '1 day' FROM {s}.job"
+    assert value(line, waits) is True
+
+
 BACKOFFS = [
     Backoff(0),
     Backoff(),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from types import MappingProxyType
@@ -34,6 +35,10 @@ class Outer(BaseModel):
     inner: Open
 
 
+class Queued(BaseModel):
+    parts: deque[dict[str, Any]]
+
+
 class Texts(BaseModel):
     content: Json[Any]
 
@@ -52,6 +57,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[BaseModel], str]] = {
     "anything": (lambda: {"anything": math.inf}, Open, "anything is inf"),
     "anything, in a tuple": (lambda: {"anything": (1, NAN)}, Open, r"anything\.1 is nan"),
     "anything, in a set": (lambda: {"anything": {NAN}}, Open, r"anything\.0 is nan"),
+    "anything, in a deque": (lambda: {"anything": deque([1, NAN])}, Open, r"anything\.1 is nan"),
+    "a deque that is declared": (lambda: {"parts": deque([{"x": NAN}])}, Queued, r"parts\.0\.x is nan"),
     "anything, as a key": (lambda: {"anything": {NAN: 1}}, Open, "anything is nan"),
     "anything, in a dataclass": (lambda: {"anything": Point(NAN)}, Open, r"anything\.x is nan"),
     "a mapping": (lambda: {"more": {"y": NAN}}, Open, r"more\.y is nan"),

@@ -2,13 +2,20 @@
 --
 -- Parameters: ids uuid[]; lease_nos bigint[].
 -- Returns, for each job that is still under that lease: id; queue; ordering_key; order_no; limited; attempt; max_attempts;
---   backoff (its own, else the queue's, as seconds, factor, max_seconds, jitter); on_poison and lease_seconds of the queue.
+--   backoff (its own if that makes sense, else the queue's, as seconds, factor, max_seconds, jitter); on_poison and
+--   lease_seconds of the queue.
 -- Locks: none: while the lease is the caller's no other transaction changes these, except that a change of the queue's
 --   settings may give the job a place in its key's line. Plan: the ids one by one through the primary key.
 -- Roles: consumer, operator, observer.
 SELECT
     j.id, j.queue, j.ordering_key, j.order_no, j.limited, j.attempt, j.max_attempts,
-    COALESCE(j.backoff, ARRAY[q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter]) AS backoff,
+    CASE
+        WHEN cardinality(j.backoff) = 4 AND j.backoff[1] >= 0 AND j.backoff[1] < 'infinity'
+            AND j.backoff[2] >= 1 AND j.backoff[2] < 'infinity' AND j.backoff[3] BETWEEN 0 AND 3162240000
+            AND j.backoff[4] BETWEEN 0 AND 1
+        THEN j.backoff
+        ELSE ARRAY[q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter]
+    END AS backoff,
     q.on_poison, q.lease_seconds
 FROM unnest(CAST(:ids AS uuid[]), CAST(:lease_nos AS bigint[])) AS lease (id, lease_no)
 CROSS JOIN LATERAL (
