@@ -58,7 +58,7 @@ CHOICES = [
     Choice("pick_fanout", {}, 1, 4),
     Choice("pick_fifo", {}, 2 * 16, 35),
     Choice("list_executable", {}, 2 * 16, 30),
-    Choice("mark_token", {**LEASE, "token": uuid4()}, 2, 25),
+    Choice("mark_token", {**CLAIM, "token": uuid4()}, 2, 25),
 ]
 
 

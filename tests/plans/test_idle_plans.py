@@ -167,7 +167,7 @@ def _statements(
         "claim_fanout": {**work, **CLAIM},
         "claim_limited": {**limited, **CLAIM},
         "limit_allowance": limited,
-        "mark_token": {**work, **LEASE, "token": uuid4()},
+        "mark_token": {**work, **CLAIM, "token": uuid4()},
         "pick_round_robin": work,
         "pick_fanout": work,
         "pick_fifo": work,

@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dagster_sqlqueue import Backoff, NewJob, QueueSpec, Retry, Snooze, SqlQueue
+from dagster_sqlqueue import Backoff, NewJob, QueueSpec, Retry, Snooze, SqlQueue, Strategy
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
-from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.queue import Ending, Enqueued
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from tests.support import Work, claim, make_due, numbers, rows, value
 
 BACKOFF = Backoff(0, jitter=0)
@@ -259,6 +260,24 @@ def test_ended_by_us_returns_our_endings_only(queue: SqlQueue, spec: QueueSpec[W
     queue.complete([again])
     assert queue.leases.ended_by_us([first, second]) == {first.id}
     assert queue.leases.ended_by_us([again]) == {second.id}
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_claim_of_jobs_that_join_others_takes_none_that_is_to_be_alone(queue: SqlQueue, strategy: Strategy) -> None:
+    spec = QueueSpec("join", Work, bucket_count=1, strategy=strategy)
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
+    (held,) = queue.claim("join", limit=1, worker="w", lease_seconds=300)
+    rows(queue, "UPDATE {s}.job SET available_at = now() - interval '1 hour' WHERE id = %s", held.id)
+    joined: list[ClaimedJob] = []
+    # The one whose lease ran out comes first, or by chance: then there is none.
+    for _ in range(5):
+        joined += queue.leases.claim(ClaimRequest("join", 1, "w", joining=True))
+    assert held.id not in {job.id for job in joined}
+    rows(queue, "DELETE FROM {s}.job WHERE id = %s", held.id)
+    while len(joined) < 2:
+        joined += queue.leases.claim(ClaimRequest("join", 1, "w", joining=True))
+    assert {job.alone for job in joined} == {False}
 
 
 def test_unknown_queue_is_named_with_those_there_are(queue: SqlQueue) -> None:
