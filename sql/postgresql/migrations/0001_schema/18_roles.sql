@@ -111,8 +111,10 @@ BEGIN
 END
 $$;
 
+-- An owner who changes jobs by hand may say when they are due, and change those that run.
 CREATE TRIGGER content_is_replaced BEFORE UPDATE OF payload ON sqlqueue.job
-FOR EACH ROW EXECUTE FUNCTION sqlqueue.content_replaced();
+FOR EACH ROW WHEN (OLD.state = 'queued' AND NEW.available_at = OLD.available_at AND NEW.attempt = OLD.attempt)
+EXECUTE FUNCTION sqlqueue.content_replaced();
 
 -- Keep live jobs from ending before this transaction does, and on request mark them as followed, so that their followers
 -- are notified.
