@@ -86,7 +86,7 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "a redrive that begins the leases anew": ("plain", "redrive", "l.lease_no, l.max_attempts", "0, l.max_attempts"),
-    "a replacement that keeps the attempts": ("round_robin", "enqueue_replace", "attempt = 0,", ""),
+    "a replacement that keeps the priority": ("round_robin", "enqueue_replace", "priority = live.priority,", ""),
     "a release that forgets the others": (
         "plain",
         "hold_queued",
@@ -127,7 +127,7 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
 """Bugs by name: the kind of queue that shows it, the statement, what is taken out of it, and what is put there."""
 
 FOUND_LATE = (
-    "a replacement that keeps the attempts",
+    "a replacement that keeps the priority",
     "a heartbeat that comes back to life",
     "a hint that is another priority's",
     "a transaction that shows nobody that a unique key is free",
