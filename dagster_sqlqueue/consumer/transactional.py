@@ -304,10 +304,8 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, 
 
 
 def _is_lost(error: Exception) -> bool:
-    """Return whether a connection was lost: the driver says so, or the server's last message. With an error of any other
-    kind it is a statement that failed, such as one for which a handler has set a time-out.
-    """
-    return isinstance(error, psycopg.OperationalError) and error.diag.severity_nonlocalized in (None, "FATAL", "PANIC")
+    """Return whether a connection was lost, and no statement failed, such as one for which a handler has set a time-out."""
+    return isinstance(error, psycopg.OperationalError) and driver_errors.is_unavailable(error)
 
 
 class _InTransaction:

@@ -1,24 +1,19 @@
 """Transactional mode: a job, its effect and its end are one transaction."""
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from dagster_sqlqueue import (
     Backoff,
     Cancel,
-    Consumer,
     Done,
     Hold,
     Job,
-    Mode,
     NewJob,
     QueueSpec,
     RateLimit,
@@ -31,33 +26,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from tests.support import Work, claim, make_due, rows, states, until, value
 from tests.support.drained import Clock
-
-
-@pytest.fixture
-def effect(queue: SqlQueue) -> Iterator[str]:
-    """A table beside those of the queue. At the commit another one, `_once`, checks whether its rows are unique, and a third
-    one, `_refused`, raises an error with the SQLSTATE that is written to it.
-    """
-    rows(queue, "CREATE TABLE {s}.effect (n integer)")
-    rows(queue, "CREATE TABLE {s}.effect_once (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
-    rows(queue, "CREATE TABLE {s}.effect_refused (state text)")
-    rows(
-        queue,
-        "CREATE FUNCTION {s}.effect_refused() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE EXCEPTION USING ERRCODE = NEW.state; END $$",
-    )
-    rows(
-        queue,
-        "CREATE CONSTRAINT TRIGGER refused AFTER INSERT ON {s}.effect_refused DEFERRABLE INITIALLY DEFERRED"
-        " FOR EACH ROW EXECUTE FUNCTION {s}.effect_refused()",
-    )
-    yield f"{queue.database.schema}.effect"
-    rows(queue, "DROP TABLE {s}.effect, {s}.effect_once, {s}.effect_refused")
-    rows(queue, "DROP FUNCTION {s}.effect_refused")
-
-
-def locked(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, **settings: Any) -> Consumer[Work]:
-    return Consumer(queue, spec, handler, mode=Mode.TRANSACTIONAL, **settings)
+from tests.support.transactional import locked
 
 
 def test_every_outcome_in_one_transaction(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
@@ -287,114 +256,6 @@ def test_transactional_mode_goes_by_the_settings_of_now(queue: SqlQueue, spec: Q
     queue.enqueue(spec, Work(n=1))
     with queue.database.transaction() as transaction:
         assert len(queue.leases.lock_due(transaction, ClaimRequest("work", limit=5))) == 1
-
-
-def swallowing(job: Job[Work], effect: str) -> None:
-    with contextlib.suppress(psycopg.Error):
-        job.connection.execute("SELECT 1 / 0")
-
-
-def committing(job: Job[Work], effect: str) -> None:
-    job.connection.execute("COMMIT")
-
-
-def committing_and_going_on(job: Job[Work], effect: str) -> None:
-    job.connection.execute("COMMIT; BEGIN")
-
-
-def rolling_back(job: Job[Work], effect: str) -> None:
-    job.connection.execute("ROLLBACK")
-
-
-def committing_and_failing(job: Job[Work], effect: str) -> None:
-    job.connection.execute("COMMIT")
-    raise ValueError
-
-
-def committing_and_retrying(job: Job[Work], effect: str) -> Retry:
-    job.connection.execute("COMMIT; BEGIN")
-    return Retry("again", after=0)
-
-
-def closing(job: Job[Work], effect: str) -> None:
-    job.connection.close()
-
-
-def closing_by_a_block(job: Job[Work], effect: str) -> None:
-    with job.connection as connection:
-        connection.execute("SELECT 1 / 0")
-
-
-OPEN: list[object] = []
-
-
-def leaving_a_block_open(job: Job[Work], effect: str) -> None:
-    block = job.connection.transaction()
-    block.__enter__()
-    # It would be left with its last reference.
-    OPEN.append(block)
-
-
-def changing_the_role(job: Job[Work], effect: str) -> None:
-    job.connection.execute("SET LOCAL ROLE pg_monitor")
-
-
-def refused_at_the_commit(state: str) -> Callable[[Job[Work], str], None]:
-    def refused(job: Job[Work], effect: str) -> None:
-        job.connection.execute(f"INSERT INTO {effect}_refused VALUES ('{state}')".encode())
-
-    return refused
-
-
-def failing_at_the_commit(job: Job[Work], effect: str) -> None:
-    job.connection.execute(f"INSERT INTO {effect}_once VALUES (1), (1)".encode())
-
-
-DISTURBING: dict[str, tuple[Callable[[Job[Work], str], Any], str]] = {
-    "a swallowed error": (swallowing, "a statement failed"),
-    "a COMMIT": (committing, "ended the transaction"),
-    "a COMMIT, and another transaction": (committing_and_going_on, "ended the transaction"),
-    "a ROLLBACK": (rolling_back, "ended the transaction"),
-    "a COMMIT, and an error": (committing_and_failing, "ended the transaction"),
-    "a COMMIT, another transaction, and a retry": (committing_and_retrying, "ended the transaction"),
-    "a connection closed": (closing, "closed the connection"),
-    "a connection closed by its block": (closing_by_a_block, "closed the connection"),
-    "a block left open": (leaving_a_block_open, "ended the transaction"),
-    "another role": (changing_the_role, "could not be committed: AccessRefused"),
-    "what fails at the commit": (failing_at_the_commit, "could not be committed: UniqueViolation"),
-    "a lock not available at the commit": (refused_at_the_commit("55P03"), "could not be committed: LockNotAvailable"),
-    "a time-out at the commit": (refused_at_the_commit("57014"), "could not be committed: QueryCanceled"),
-    "a race lost at each commit": (refused_at_the_commit("40001"), "could not be committed: SerializationFailure"),
-    "a right refused at the commit": (refused_at_the_commit("42501"), "could not be committed: AccessRefused"),
-}
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-@pytest.mark.parametrize("kind", DISTURBING)
-def test_a_job_that_spoils_its_transaction_fails_by_itself(
-    queue: SqlQueue, spec: QueueSpec[Work], effect: str, kind: str, batch_size: int
-) -> None:
-    disturb, words = DISTURBING[kind]
-    queue.enqueue_many(spec, [Work(n=n) for n in range(8)])
-
-    def handle(job: Job[Work]) -> Any:
-        job.connection.execute(f"INSERT INTO {effect} VALUES ({job.payload.n})".encode())
-        if job.payload.n == 5:
-            return disturb(job, effect)
-        return None
-
-    drains = 0
-    while queue.depth("work").live:
-        locked(queue, spec, handle, batch_size=batch_size).drain()
-        drains += 1
-        assert drains <= 3
-    ended = rows(queue, "SELECT CAST(payload ->> 'n' AS integer), state, attempt FROM {s}.job_archive ORDER BY 1")
-    assert ended == [(n, "failed", 3) if n == 5 else (n, "succeeded", 1) for n in range(8)]
-    assert words in value(queue, "SELECT error FROM {s}.job_archive WHERE state = 'failed'")
-    written = Counter(n for (n,) in rows(queue, "SELECT n FROM {s}.effect"))
-    assert set(written) - {5} == {0, 1, 2, 3, 4, 6, 7}
-    if "COMMIT" not in kind:
-        assert written == Counter([0, 1, 2, 3, 4, 6, 7])
 
 
 def test_a_consumer_is_noted_as_long_as_it_works(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

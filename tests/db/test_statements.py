@@ -4,6 +4,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from dagster_sqlqueue.db import statements
 
 
@@ -72,3 +74,21 @@ def test_every_statement_that_archives_jobs_writes_all_columns() -> None:
             assert path.rpartition("/")[2] not in omitted, path
             omitted[path.rpartition("/")[2]] = {*columns} - {*names} - {"ended_in"}
     assert omitted == _OMITTED
+
+
+_SEARCH = re.compile(
+    r"FROM sqlqueue\.job AS j\s+(WHERE (?:(?!FROM ).)*?LIMIT \S+(?:\s+FOR UPDATE SKIP LOCKED)?)", re.DOTALL
+)
+
+
+def _searches(name: str) -> list[str]:
+    """Each search for jobs of a statement, without its white space."""
+    text = statements.without_comments(statements.source(name))
+    return [" ".join(found.split()) for found in _SEARCH.findall(text)]
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("round_robin", 1), ("fanout", 4)])
+def test_a_claim_searches_as_the_pick_of_its_strategy_does(strategy: str, count: int) -> None:
+    searches = _searches(f"claim_{strategy}")
+    assert len(searches) == count
+    assert searches == _searches(f"pick_{strategy}")

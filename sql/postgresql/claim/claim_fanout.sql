@@ -4,8 +4,8 @@
 -- It is pick_fanout and grant in one statement, for queues without turns and limits: one round trip instead of four. Source
 -- and random point: see pick_fanout. A job whose lease expired is claimed by itself, as by claim_round_robin.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text[]
---   (as for claim_round_robin); limit integer; lease_seconds float8; worker text; suspects boolean (as there).
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin);
+--   limit integer; lease_seconds float8; worker text; suspects boolean (as there).
 -- Returns: the jobs under their new lease, with the columns of claim_round_robin, attempt > max_attempts as there.
 -- Plan: the update reads each row at the place where it was locked, as in claim_round_robin, and what is said there of rows
 --   that another transaction changes meanwhile is true here.

@@ -7,8 +7,7 @@
 -- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE or a
 -- UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text[]
---   (as for claim_round_robin); limit integer.
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer.
 -- Returns: the jobs; lease_no as it was, attempt: how many are spent; suspect: its lease expired; frees_key: its claim
 --   frees its unique key.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
