@@ -60,9 +60,13 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
         user: user of the connection.
         reason: the server's message.
     """
-    first = reason.strip().splitlines()[0] if reason.strip() else "permission denied"
+    first, *more = reason.strip().splitlines() or ["permission denied"]
+    hints = [line.removeprefix("HINT:").strip() for line in more if line.startswith("HINT:")]
     wanted = [f'"{role_name(schema, role)}"' for role in roles_for(names)]
-    if wanted:
+    if hints:
+        # A refusal of the schema's own triggers and functions, which no role lifts.
+        cure = hints[0]
+    elif wanted:
         one = len(wanted) == 1
         cure = (
             f"it takes {'the role' if one else 'one of the roles'} {', '.join(wanted)}: have a DBA run GRANT"

@@ -4,12 +4,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db.permissions import Role, role_name
 from tests.support import rows
 
@@ -77,6 +78,31 @@ def dropping_roles(url: str, *schemas: str) -> Iterator[None]:
                 for (name,) in connection.execute("SELECT rolname FROM pg_roles WHERE rolname LIKE %s", (like,)):
                     connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(sql.Identifier(name)))
                     connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+@contextlib.contextmanager
+def staffed(url: str, *specs: QueueSpec[Any]) -> Iterator[Staff]:
+    """A fresh schema with these queues, and a user for each role."""
+    schema = f"r_{uuid4().hex[:12]}"
+    with dropping_roles(url, schema), SqlQueue(url, schema=schema) as owner:
+        owner.migrate()
+        owner.install_roles()
+        for spec in specs:
+            owner.create_queue(spec)
+        with staff_of(owner, url) as staff:
+            yield staff
+
+
+@contextlib.contextmanager
+def colleague(staff: Staff, *roles: Role, rights_of: str | None = None) -> Iterator[SqlQueue]:
+    """One more user with these roles, and the rights of another user, if named."""
+    name = f"{staff.schema}_c_{uuid4().hex[:8]}"
+    granted = [role_name(staff.schema, role) for role in roles] + ([rights_of] if rights_of else [])
+    with psycopg.connect(staff.url, autocommit=True) as connection:
+        groups = sql.SQL(", ").join(map(sql.Identifier, granted))
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN IN ROLE {}").format(sql.Identifier(name), groups))
+    with SqlQueue(url_of(staff.url, name), schema=staff.schema) as queue:
+        yield queue
 
 
 def relations(staff: Staff) -> list[tuple[str, str]]:

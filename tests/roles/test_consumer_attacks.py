@@ -12,6 +12,7 @@ from dagster_sqlqueue.db.permissions import Role, role_name
 from dagster_sqlqueue.followers import Callback, Followers, JobEnded
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.endings import Ending
+from dagster_sqlqueue.results import Results
 from tests.roles.support import Staff, dropping_roles, staff_of, url_of
 from tests.support import Work, rows, value
 from tests.support.armed import armed, wakes
@@ -227,6 +228,28 @@ def test_who_follows_a_live_job_gets_its_result(mill: Staff, both: SqlQueue) -> 
     mill.owner.finish([Ending(held, ArchiveState.SUCCEEDED, {"is": SECRET}, None)])
     (end,) = _callbacks(both, job)
     assert end.result == {"is": SECRET}
+
+
+def test_replies_do_not_go_before_their_time(mill: Staff) -> None:
+    """The consumer of a reply queue says that it is in use, and not until when."""
+    with Results(mill.owner).reply_queue(Work, ttl_seconds=86_400) as replies:
+        mill.owner.enqueue_many(replies.spec, [Work(n=n) for n in range(3)])
+        before = value(mill.owner, "SELECT expires_at FROM {s}.reply_queue")
+        with mill.connected(Role.CONSUMER) as connection:
+            for query in (
+                "UPDATE {s}.reply_queue SET expires_at = '2020-01-01'",
+                "UPDATE {s}.reply_queue SET ttl_seconds = 0.001",
+                "DELETE FROM {s}.reply_queue",
+                "INSERT INTO {s}.reply_queue (queue, ttl_seconds, expires_at) VALUES ('work', 1, '2020-01-01')",
+                "SELECT {s}.remove_reply_queue(queue, false) FROM {s}.reply_queue",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    connection.execute(mill.text(query))
+            for call in ("renew_reply_queue", "remove_expired_reply_queue"):
+                connection.execute(mill.text(f"SELECT {{s}}.{call}(queue) FROM {{s}}.reply_queue"))
+            assert connection.execute(mill.text("SELECT {s}.renew_reply_queue('work')")).fetchall() == []
+        assert value(mill.owner, "SELECT expires_at FROM {s}.reply_queue") > before
+        assert value(mill.owner, "SELECT count(*) FROM {s}.job WHERE queue = %s", replies.name) == 3
 
 
 def test_a_consumer_has_himself_woken_and_nobody_else(mill: Staff, any_server: str) -> None:

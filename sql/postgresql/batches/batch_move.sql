@@ -5,6 +5,7 @@
 --
 -- Parameters: batch_id uuid; queue text; buckets smallint[]; sealed_at timestamptz; filter jsonb; worker text.
 -- Returns: one row: how many jobs, and how many of them have followers.
+-- A moment that has not come is taken for now: what is held, or under a lease, is no job of the batch.
 -- Locks: the jobs; one that others have locked is waited for. Guards: I2, I7: it commits or rolls back with the results.
 -- Plan: the index that claims use, and the pages of what it finds, each once for all of the buckets; run it without
 --   sequential scans: how many of a table's jobs are the queue's is not known when it is planned.
@@ -14,7 +15,7 @@ WITH finished AS (
     DELETE FROM sqlqueue.job AS j
     WHERE j.queue = :queue
       AND j.bucket = ANY (CAST(:buckets AS smallint[]))
-      AND j.available_at <= :sealed_at
+      AND j.available_at <= LEAST(:sealed_at, statement_timestamp())
       AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
       AND (CAST(:filter AS jsonb) = '{}' OR j.payload @> CAST(:filter AS jsonb))
     RETURNING j.*

@@ -19,7 +19,9 @@ WITH expired AS (
     WHERE r.id = ANY (ARRAY(
         SELECT old.id
         FROM sqlqueue.limit_reservation AS old
-        WHERE old.queue = :queue AND old.expires_at < statement_timestamp()
+        WHERE old.queue = :queue
+          -- Also one that is for longer than any that limit_reserve makes: it would block the queue for as long.
+          AND old.expires_at NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '1 minute'
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING r.jobs
@@ -120,8 +122,8 @@ WITH expired AS (
         AND s.queue = :queue
         AND s.started_at < statement_timestamp() - 2 * make_interval(secs => allowance.rate_seconds)
 ), noted AS (
-    INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
-    SELECT :queue, clock_timestamp(), taken.starts
+    INSERT INTO sqlqueue.rate_start (queue, starts)
+    SELECT :queue, taken.starts
     FROM (SELECT count(*) AS starts FROM claimed) AS taken
     JOIN allowance ON allowance.rate_seconds IS NOT NULL
     WHERE taken.starts > 0

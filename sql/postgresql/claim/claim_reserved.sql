@@ -66,8 +66,8 @@ WITH reserved AS MATERIALIZED (
         seen.versions[:COALESCE(seen.before, :limit)], seen.times[:COALESCE(seen.before, :limit)]
     ) AS due (version, available_at)
 ), noted AS (
-    INSERT INTO sqlqueue.rate_start (queue, started_at, starts)
-    SELECT :queue, statement_timestamp(), sum.starts
+    INSERT INTO sqlqueue.rate_start (queue, starts)
+    SELECT :queue, sum.starts
     FROM (SELECT count(*) AS starts FROM taken) AS sum
     JOIN allowance ON allowance.rate_seconds IS NOT NULL
     WHERE sum.starts > 0

@@ -26,10 +26,5 @@ WITH given AS MATERIALIZED (
     FROM given AS g
     WHERE g.job_id IN (SELECT ended.id FROM ended)
     ON CONFLICT DO NOTHING
-    RETURNING group_id
-), tallied AS (
-    INSERT INTO sqlqueue.group_tally AS t (group_id, members)
-    SELECT put.group_id, count(*) FROM put WHERE put.group_id IS NOT NULL GROUP BY put.group_id
-    ON CONFLICT (xact, group_id) DO UPDATE SET members = t.members + EXCLUDED.members
 )
 SELECT ended.id, ended.finished_at FROM ended

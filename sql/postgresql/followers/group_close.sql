@@ -2,9 +2,7 @@
 -- member has ended. A closed group does not change.
 --
 -- Parameters: id uuid. Returns: the id; no row: it does not exist.
+-- Fails with 42501 where another user has opened it: see close_group.
 -- Locks: none now; the group's row while the transaction commits, which waits for transactions that are adding to it.
 -- Roles: producer, operator.
-INSERT INTO sqlqueue.group_tally AS t (group_id, closes)
-SELECT g.id, true FROM sqlqueue.job_group AS g WHERE g.id = CAST(:id AS uuid)
-ON CONFLICT (xact, group_id) DO UPDATE SET closes = true
-RETURNING t.group_id
+SELECT c.group_id FROM sqlqueue.close_group(CAST(:id AS uuid)) AS c (group_id)

@@ -2,6 +2,7 @@
 --
 -- Parameters: id uuid. Returns: whether it is closed. No row: it does not exist. Waits for a transaction that is closing
 --   it.
+-- Fails with 42501 where another user has opened it: see join_group.
 -- Locks: the group's key, which does not block others from counting in it.
 -- Roles: producer, operator.
-SELECT g.closed_at IS NOT NULL AS closed FROM sqlqueue.job_group AS g WHERE g.id = CAST(:id AS uuid) FOR KEY SHARE
+SELECT j.closed FROM sqlqueue.join_group(CAST(:id AS uuid)) AS j

@@ -47,7 +47,8 @@ SELECT
     ) + (
         SELECT COALESCE(sum(r.jobs), 0)
         FROM sqlqueue.limit_reservation AS r
-        WHERE r.queue = j.queue AND r.expires_at > statement_timestamp()
+        WHERE r.queue = j.queue
+          AND r.expires_at BETWEEN statement_timestamp() AND statement_timestamp() + interval '1 minute'
     ) END AS leases,
     CASE WHEN q.rate_limit IS NOT NULL THEN (
         SELECT COALESCE(sum(s.starts), 0)

@@ -18,7 +18,9 @@ WITH expired AS (
     WHERE r.id = ANY (ARRAY(
         SELECT old.id
         FROM sqlqueue.limit_reservation AS old
-        WHERE old.queue = :queue AND old.expires_at < statement_timestamp()
+        WHERE old.queue = :queue
+          -- Also one that is for longer than any that limit_reserve makes: it would block the queue for as long.
+          AND old.expires_at NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '1 minute'
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING r.jobs

@@ -12,4 +12,4 @@ WITH forgotten AS (
       AND s.started_at >= (SELECT CAST('-infinity' AS timestamptz))
       AND s.started_at < statement_timestamp() - 2 * make_interval(secs => :rate_seconds)
 )
-INSERT INTO sqlqueue.rate_start (queue, started_at, starts) VALUES (:queue, statement_timestamp(), :starts)
+INSERT INTO sqlqueue.rate_start (queue, starts) VALUES (:queue, :starts)

@@ -2,7 +2,4 @@
 --
 -- Parameters: queue text. Returns: the queue; no row: it was removed. Locks: its row.
 -- Roles: consumer, operator.
-UPDATE sqlqueue.reply_queue AS r
-SET expires_at = statement_timestamp() + make_interval(secs => r.ttl_seconds)
-WHERE r.queue = :queue
-RETURNING r.queue
+SELECT renewed.queue FROM sqlqueue.renew_reply_queue(CAST(:queue AS text)) AS renewed (queue)

@@ -35,6 +35,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.notify_followers(uuid, timestamp with time zone, boolean),
     sqlqueue.notify_late_followers(uuid, timestamp with time zone), sqlqueue.refuse_lease_no(), sqlqueue.job_ended(),
     sqlqueue.content_replaced(),
+    sqlqueue.acts_for(text), sqlqueue.refuse_group_of_others(uuid, text), sqlqueue.join_group(uuid),
+    sqlqueue.close_group(uuid), sqlqueue.members_added(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
     sqlqueue.record_default_priority(), sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
     sqlqueue.attempts_spent(integer, text, boolean),
@@ -42,10 +44,11 @@ REVOKE ALL ON FUNCTION
     sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
     sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
     sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
-    sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.packs_of(uuid[]),
+    sqlqueue.renew_reply_queue(text), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.packs_of(uuid[]),
     sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
-    sqlqueue.settle_packs(uuid, text, text), sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
+    sqlqueue.settle_packs(uuid, text, text), sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(),
+    sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
     sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text, boolean),
     sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(),
     sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
@@ -171,7 +174,7 @@ GRANT SELECT (finished_at) ON sqlqueue.job_archive_default TO sqlqueue_consumer;
 -- nothing on job_archive_default: sqlqueue_producer
 
 -- rate_start, limit_reservation: what limited queues have granted.
-GRANT SELECT, INSERT, DELETE ON sqlqueue.rate_start TO sqlqueue_consumer;
+GRANT SELECT, INSERT (queue, starts), DELETE ON sqlqueue.rate_start TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.limit_reservation TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.rate_start, sqlqueue.limit_reservation TO sqlqueue_operator, sqlqueue_observer;
 -- nothing on rate_start, limit_reservation: sqlqueue_producer
@@ -212,8 +215,13 @@ GRANT SELECT
 -- nothing on stale_write, worker, assignment, transactional_consumer, consumer_slot: sqlqueue_producer
 
 -- batch, batch_outcome: the batches that Spark takes and publishes. Maintenance, by operators, gives back by a function
--- what was left behind.
-GRANT SELECT, INSERT, UPDATE ON sqlqueue.batch TO sqlqueue_consumer;
+-- what was left behind. A batch keeps its id, to which its packs refer, and the token with which it begins.
+GRANT SELECT, INSERT (
+    id, key, queue, mode, state, lease_until, owner, attempt, backoff, filter, created_at, sealed_at
+), UPDATE (
+    queue, mode, state, token, lease_until, owner, attempt, backoff, error, filter, job_count, output, unmoved, sealed_at,
+    published_at
+) ON sqlqueue.batch TO sqlqueue_consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.batch_outcome TO sqlqueue_consumer;
 GRANT SELECT ON sqlqueue.batch, sqlqueue.batch_outcome TO sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION sqlqueue.settle_batch(uuid, text, text) TO sqlqueue_consumer;
@@ -243,6 +251,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.pack_batch(uuid, bigint, smallint[], double p
 -- nothing on pack_batch(uuid, bigint, smallint[], double precision): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on packs_of(uuid[]): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on settle_packs(uuid, text, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on refuse_token(), refuse_unsettled_batch(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- subscription, schedule: operators write them; publishers read the subscriptions. A scheduler is an operator.
 GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;
@@ -278,8 +287,10 @@ GRANT SELECT, INSERT, UPDATE ON sqlqueue.queue_declaration TO sqlqueue_consumer,
 GRANT SELECT ON sqlqueue.queue_declaration TO sqlqueue_observer;
 -- nothing on queue_declaration: sqlqueue_producer
 
--- follower, job_group, group_tally: a producer registers followers of jobs, and fills groups; it reads neither the
--- notifications of others nor the outcomes. (Locking a group's row requires the right to change some column of it.)
+-- follower, job_group, group_tally: a producer registers followers of jobs, and opens groups; it reads neither the
+-- notifications of others nor the outcomes. join_group and close_group run as their owner, as does the trigger that counts
+-- members: a user fills and closes the groups that it has opened, and an operator all of them. Maintenance takes away
+-- members that are no more.
 GRANT SELECT (group_id) ON sqlqueue.follower TO sqlqueue_producer;
 GRANT SELECT, UPDATE (submitted_id), DELETE ON sqlqueue.own_follower TO sqlqueue_producer, sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION sqlqueue.known_followers(uuid[]) TO sqlqueue_producer, sqlqueue_operator, sqlqueue_observer;
@@ -289,13 +300,16 @@ GRANT INSERT (
     id, job_id, states, queue, priority, ordering_key, context, group_id, notify
 ) ON sqlqueue.follower TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT, UPDATE (submitted_id), DELETE ON sqlqueue.follower TO sqlqueue_operator;
-GRANT SELECT (id, closed_at), UPDATE (created_at) ON sqlqueue.job_group TO sqlqueue_producer;
+GRANT SELECT (id) ON sqlqueue.job_group TO sqlqueue_producer;
 GRANT INSERT (id, queue, priority, ordering_key, context) ON sqlqueue.job_group TO sqlqueue_producer, sqlqueue_operator;
 GRANT SELECT, UPDATE (created_at), DELETE ON sqlqueue.job_group TO sqlqueue_operator;
-GRANT SELECT, INSERT (group_id, members, closes), UPDATE (members, closes) ON sqlqueue.group_tally
-    TO sqlqueue_producer, sqlqueue_operator;
+GRANT EXECUTE ON FUNCTION sqlqueue.join_group(uuid), sqlqueue.close_group(uuid) TO sqlqueue_producer, sqlqueue_operator;
+GRANT SELECT, INSERT (group_id, members), UPDATE (members) ON sqlqueue.group_tally TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.follower, sqlqueue.job_group, sqlqueue.group_tally TO sqlqueue_observer;
--- nothing on follower, job_group, group_tally: sqlqueue_consumer
+-- nothing on follower, job_group: sqlqueue_consumer
+-- nothing on group_tally: sqlqueue_producer, sqlqueue_consumer
+-- nothing on join_group(uuid), close_group(uuid): sqlqueue_consumer, sqlqueue_observer
+-- nothing on acts_for(text), refuse_group_of_others(uuid, text), members_added(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- job_progress: consumers record the progress of their jobs; operators clean up too.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.job_progress TO sqlqueue_consumer;
@@ -303,11 +317,13 @@ GRANT SELECT, DELETE ON sqlqueue.job_progress TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_progress TO sqlqueue_observer;
 -- nothing on job_progress: sqlqueue_producer
 
--- reply_queue: operators create and remove reply queues; the consumer of the replies renews them.
+-- reply_queue: operators create and remove reply queues; the consumer of the replies renews them, by a function, and so
+-- cannot let them expire.
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.reply_queue TO sqlqueue_operator;
-GRANT SELECT, UPDATE (expires_at) ON sqlqueue.reply_queue TO sqlqueue_consumer;
-GRANT SELECT ON sqlqueue.reply_queue TO sqlqueue_observer;
+GRANT SELECT ON sqlqueue.reply_queue TO sqlqueue_consumer, sqlqueue_observer;
+GRANT EXECUTE ON FUNCTION sqlqueue.renew_reply_queue(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on reply_queue: sqlqueue_producer
+-- nothing on renew_reply_queue(text): sqlqueue_producer, sqlqueue_observer
 
 -- notify_late_followers runs as its owner, for those who follow a job that has ended already. The triggers call the other
 -- functions as their owner.

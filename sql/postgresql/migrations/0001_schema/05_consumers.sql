@@ -1,9 +1,10 @@
 -- What consumers, managers and sensors need besides the queue itself.
 
--- The starts of jobs of rate-limited queues, one row for each claim, for as long as the interval reaches back.
+-- The starts of jobs of rate-limited queues, one row for each claim, for as long as the interval reaches back. No consumer
+-- says when they were: the moment is the database's, and not earlier than the starts.
 CREATE TABLE sqlqueue.rate_start (
     queue      text        NOT NULL REFERENCES sqlqueue.queue (name),
-    started_at timestamptz NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     starts     integer     NOT NULL CHECK (starts > 0)
 );
 

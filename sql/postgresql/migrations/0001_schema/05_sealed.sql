@@ -45,6 +45,22 @@ CREATE INDEX batch_created ON sqlqueue.batch (created_at);
 -- Serves the sweep.
 CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('sealing', 'sealed');
 
+-- Refuse a token that does not grow by one. The lease numbers of packed jobs are counted from it: with one of the caller's
+-- choice, a fence that has passed on would be the current one again.
+CREATE FUNCTION sqlqueue.refuse_token() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'insufficient_privilege',
+        MESSAGE = format('permission denied: token of batch %s goes from %s to %s', OLD.id, OLD.token, NEW.token),
+        HINT = 'It grows by one, when the batch is taken over.';
+END
+$$;
+
+CREATE TRIGGER batch_token_grows AFTER UPDATE OF token ON sqlqueue.batch
+FOR EACH ROW WHEN (CASE WHEN NEW.token > OLD.token THEN NEW.token - 1 <> OLD.token ELSE NEW.token < OLD.token END)
+EXECUTE FUNCTION sqlqueue.refuse_token();
+
 -- Jobs of a large leased batch, many in each row, which is compressed: sealing moves them here, and publishing from here to
 -- the archive, which writes each of them once and a few bytes more. They are not claimed meanwhile, and are shown as
 -- running: see packed_job. Jobs that have followers, that hold a unique key, or that are large stay in the table job. A
@@ -82,6 +98,27 @@ CREATE TABLE sqlqueue.batch_pack (
 );
 
 CREATE INDEX batch_pack_queue ON sqlqueue.batch_pack (queue, batch_id, packed_at) INCLUDE (job_count);
+
+-- Refuse to commit a batch that is over and still has packs: nothing settles it any more, and with its row, which is deleted
+-- in time, its jobs would be gone.
+CREATE FUNCTION sqlqueue.refuse_unsettled_batch() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF EXISTS (SELECT FROM sqlqueue.batch_pack AS p WHERE p.batch_id = NEW.id) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format('permission denied: batch %s is %s, and has packed jobs', NEW.id, NEW.state),
+            HINT = 'Settle it in the same transaction (settle_batch).';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch() FROM PUBLIC;
+
+CREATE CONSTRAINT TRIGGER batch_is_settled AFTER INSERT OR UPDATE OF state ON sqlqueue.batch
+DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW WHEN (NEW.state IN ('published', 'abandoned')) EXECUTE FUNCTION sqlqueue.refuse_unsettled_batch();
 
 -- The jobs in packs, as they would be in the table of live jobs: under the lease of their batch, whose every takeover
 -- raises its number. first_id and last_id bound the pack, for readers of ranges of ids.
@@ -203,7 +240,8 @@ BEGIN
         DELETE FROM sqlqueue.job AS j
         WHERE j.queue = mine.queue
           AND j.bucket = ANY (of_buckets)
-          AND j.available_at <= mine.sealed_at
+          -- Not what no time makes due, whatever the batch's row says: held jobs, and those of other batches.
+          AND j.available_at <= LEAST(mine.sealed_at, statement_timestamp())
           AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) < j.max_attempts
           AND (mine.filter = '{}' OR j.payload @> mine.filter)
           AND j.unique_key IS NULL
@@ -241,7 +279,8 @@ BEGIN
 END
 $$;
 
--- Unpack jobs: they continue to run, in the table of live jobs.
+-- Unpack jobs: they continue to run, in the table of live jobs. A job that was inserted under the id of one meanwhile gives
+-- way to it, with whatever lease it is under: no enqueue inserts such a job, only a statement of a producer's own.
 --
 -- Parameters: of_batch: of this batch alone; null: of any. ids: the packs that have one of these; null: all of the batch.
 -- Returns: how many jobs. Locks: their batches' rows against being published, abandoned or taken over meanwhile; then the
@@ -277,7 +316,7 @@ BEGIN
         )
         RETURNING p.batch_id, p.packed_at, p.queue, p.jobs
     ), put AS (
-        INSERT INTO sqlqueue.job (
+        INSERT INTO sqlqueue.job AS i (
             id, queue, bucket, priority, state, available_at, run_at, lease_no, attempt, max_attempts, created_at,
             started_at, claimed_by, batch_id, ordering_key, region, timeout_seconds, backoff, tags, payload, error
         )
@@ -288,7 +327,16 @@ BEGIN
         FROM taken AS t
         JOIN sqlqueue.batch AS b ON b.id = t.batch_id
         CROSS JOIN LATERAL unnest(t.jobs) AS j
-        ON CONFLICT (id) DO NOTHING
+        ON CONFLICT (id) DO UPDATE
+        SET queue = EXCLUDED.queue, bucket = EXCLUDED.bucket, priority = EXCLUDED.priority, state = EXCLUDED.state,
+            available_at = EXCLUDED.available_at, run_at = EXCLUDED.run_at,
+            lease_no = GREATEST(EXCLUDED.lease_no, i.lease_no + 1), attempt = EXCLUDED.attempt, alone = EXCLUDED.alone,
+            max_attempts = EXCLUDED.max_attempts, created_at = EXCLUDED.created_at, started_at = EXCLUDED.started_at,
+            claimed_by = EXCLUDED.claimed_by, claim_token = EXCLUDED.claim_token, batch_id = EXCLUDED.batch_id,
+            limited = EXCLUDED.limited, unique_key = EXCLUDED.unique_key, ordering_key = EXCLUDED.ordering_key,
+            order_no = EXCLUDED.order_no, region = EXCLUDED.region, timeout_seconds = EXCLUDED.timeout_seconds,
+            backoff = EXCLUDED.backoff, cancel_requested_at = EXCLUDED.cancel_requested_at, tags = EXCLUDED.tags,
+            payload = EXCLUDED.payload, error = EXCLUDED.error
         RETURNING 1
     )
     SELECT count(*) INTO unpacked FROM put;
@@ -296,7 +344,8 @@ BEGIN
 END
 $$;
 
--- Apply to the jobs in a batch's packs the outcome of those without a report.
+-- Apply to the jobs in a batch's packs the outcome of those without a report. Those that are queued again take their place
+-- from jobs that were inserted under their ids, as in unpack_jobs.
 --
 -- Parameters: rest, because: as of settle_batch; running: nothing. Returns: how many jobs. Locks: the packs. The
 --   transaction has the batch's row.
@@ -325,7 +374,7 @@ BEGIN
         WITH taken AS MATERIALIZED (
             DELETE FROM sqlqueue.batch_pack AS p WHERE p.batch_id = of_batch RETURNING p.packed_at, p.queue, p.jobs
         )
-        INSERT INTO sqlqueue.job (
+        INSERT INTO sqlqueue.job AS i (
             id, queue, bucket, priority, available_at, run_at, lease_no, attempt, max_attempts, created_at, started_at,
             ordering_key, region, timeout_seconds, backoff, tags, payload, error
         )
@@ -336,7 +385,16 @@ BEGIN
         FROM taken AS t
         JOIN sqlqueue.batch AS b ON b.id = of_batch
         CROSS JOIN LATERAL unnest(t.jobs) AS j
-        ON CONFLICT (id) DO NOTHING;
+        ON CONFLICT (id) DO UPDATE
+        SET queue = EXCLUDED.queue, bucket = EXCLUDED.bucket, priority = EXCLUDED.priority, state = EXCLUDED.state,
+            available_at = EXCLUDED.available_at, run_at = EXCLUDED.run_at,
+            lease_no = GREATEST(EXCLUDED.lease_no, i.lease_no + 1), attempt = EXCLUDED.attempt, alone = EXCLUDED.alone,
+            max_attempts = EXCLUDED.max_attempts, created_at = EXCLUDED.created_at, started_at = EXCLUDED.started_at,
+            claimed_by = EXCLUDED.claimed_by, claim_token = EXCLUDED.claim_token, batch_id = EXCLUDED.batch_id,
+            limited = EXCLUDED.limited, unique_key = EXCLUDED.unique_key, ordering_key = EXCLUDED.ordering_key,
+            order_no = EXCLUDED.order_no, region = EXCLUDED.region, timeout_seconds = EXCLUDED.timeout_seconds,
+            backoff = EXCLUDED.backoff, cancel_requested_at = EXCLUDED.cancel_requested_at, tags = EXCLUDED.tags,
+            payload = EXCLUDED.payload, error = EXCLUDED.error;
         GET DIAGNOSTICS settled = ROW_COUNT;
     END IF;
     RETURN settled;

@@ -1,7 +1,18 @@
 -- Followers, which are notified how a job ended: by a job on another queue, by a notification, or as a member of a group of
 -- jobs with one notification for the end of all. All of it is done in the transaction that ends the job.
 
--- Groups of jobs with one notification. The counts are of members whose end was counted; pending is the rest.
+-- Return whether the session's user is this one, or was granted its rights.
+CREATE FUNCTION sqlqueue.acts_for(who text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT session_user = who OR EXISTS (
+        SELECT FROM pg_roles AS r WHERE r.rolname = who AND pg_has_role(session_user, r.oid, 'USAGE')
+    )
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.acts_for(text) FROM PUBLIC;
+
+-- Groups of jobs with one notification. The counts are of members whose end was counted; pending is the rest. opened_by is
+-- the user who opened it: of users with the same role no other may fill or close it.
 CREATE TABLE sqlqueue.job_group (
     id           uuid        PRIMARY KEY,
     queue        text        REFERENCES sqlqueue.queue (name) ON DELETE SET NULL,
@@ -16,6 +27,7 @@ CREATE TABLE sqlqueue.job_group (
     created_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
     closed_at    timestamptz,
     ended_at     timestamptz,
+    opened_by    text        NOT NULL DEFAULT session_user,
     CHECK (ended_at IS NULL OR closed_at IS NOT NULL),
     CONSTRAINT job_group_ordering_key_has_at_most_2500_bytes CHECK (octet_length(ordering_key) <= 2500)
 ) WITH (fillfactor = 50);

@@ -138,6 +138,88 @@ BEGIN
 END
 $$;
 
+-- Refuse to change a group that another user has opened, unless the session's user has that one's rights, or may delete
+-- groups, as operators may.
+CREATE FUNCTION sqlqueue.refuse_group_of_others(wanted uuid, opener text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT sqlqueue.acts_for(opener) AND NOT has_table_privilege(session_user, 'sqlqueue.job_group', 'DELETE') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format(
+                'permission denied: group %s was opened by user "%s", which alone fills and closes it, but for operators',
+                wanted, opener
+            ),
+            HINT = format('Connect as that user, or grant its rights: GRANT "%s" TO "%s".', opener, session_user);
+    END IF;
+END
+$$;
+
+-- Keep a group from being closed until this transaction has added to it.
+--
+-- Returns: whether it is closed; no row: it does not exist. Waits for a transaction that is closing it.
+-- Locks: the group's key, which does not block others from counting in it.
+-- With the owner's rights: to lock a row requires a right to change it.
+CREATE FUNCTION sqlqueue.join_group(wanted uuid) RETURNS TABLE (closed boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found_group record;
+BEGIN
+    SELECT g.id, g.closed_at, g.opened_by INTO found_group FROM sqlqueue.job_group AS g WHERE g.id = wanted FOR KEY SHARE;
+    IF found_group.id IS NOT NULL THEN
+        PERFORM sqlqueue.refuse_group_of_others(wanted, found_group.opened_by);
+        RETURN QUERY SELECT found_group.closed_at IS NOT NULL;
+    END IF;
+END
+$$;
+
+-- Close a group when this transaction commits.
+--
+-- Returns: the id; no row: it does not exist. Locks: none now: see fold_group_tally.
+-- With the owner's rights: no other role writes what is added to groups.
+CREATE FUNCTION sqlqueue.close_group(wanted uuid) RETURNS SETOF uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    opener text;
+BEGIN
+    SELECT g.opened_by INTO opener FROM sqlqueue.job_group AS g WHERE g.id = wanted;
+    IF opener IS NOT NULL THEN
+        PERFORM sqlqueue.refuse_group_of_others(wanted, opener);
+        RETURN QUERY
+        INSERT INTO sqlqueue.group_tally AS t (group_id, closes) VALUES (wanted, true)
+        ON CONFLICT (xact, group_id) DO UPDATE SET closes = true
+        RETURNING t.group_id;
+    END IF;
+END
+$$;
+
+-- Count the members that a statement has added to groups. What is counted is what was inserted: no caller says how many.
+--
+-- With the owner's rights, as close_group.
+CREATE FUNCTION sqlqueue.members_added() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM added AS a WHERE a.group_id IS NOT NULL) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM sqlqueue.refuse_group_of_others(g.id, g.opened_by)
+    FROM sqlqueue.job_group AS g
+    WHERE g.id = ANY (ARRAY(SELECT DISTINCT a.group_id FROM added AS a WHERE a.group_id IS NOT NULL));
+    INSERT INTO sqlqueue.group_tally AS t (group_id, members)
+    SELECT a.group_id, count(*) FROM added AS a WHERE a.group_id IS NOT NULL GROUP BY a.group_id
+    ON CONFLICT (xact, group_id) DO UPDATE SET members = t.members + EXCLUDED.members;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER members_are_counted AFTER INSERT ON sqlqueue.follower
+REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION sqlqueue.members_added();
+
+REVOKE ALL ON FUNCTION
+    sqlqueue.refuse_group_of_others(uuid, text), sqlqueue.join_group(uuid), sqlqueue.close_group(uuid),
+    sqlqueue.members_added()
+FROM PUBLIC;
+
 -- Fold what this transaction adds to groups into them; where a group is closed and its last member has ended, notify its
 -- queue.
 --

@@ -102,4 +102,16 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.remove_reply_queue(text, boolean) FROM PUBLIC;
+-- Renew a reply queue: its time begins anew.
+--
+-- Returns: the queue; no row: it was removed. Locks: its row.
+-- With the owner's rights: the consumer of the replies must not be able to let a queue expire early, with replies on it.
+CREATE FUNCTION sqlqueue.renew_reply_queue(reply text) RETURNS SETOF text
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE sqlqueue.reply_queue AS r
+    SET expires_at = statement_timestamp() + make_interval(secs => r.ttl_seconds)
+    WHERE r.queue = reply
+    RETURNING r.queue
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.remove_reply_queue(text, boolean), sqlqueue.renew_reply_queue(text) FROM PUBLIC;

@@ -1,7 +1,8 @@
 -- What Spark needs to enqueue the rows of a data frame.
 
 -- Committed writes, by the name that makes them happen once; the batches of a stream have one row for all of them. Deleted
--- 30 days after the last.
+-- 30 days after the last. put_by is the user who did the first write of that name: no other with the same role does the
+-- next.
 CREATE TABLE sqlqueue.spark_write (
     queue        text        NOT NULL,
     name         text        NOT NULL,
@@ -10,6 +11,7 @@ CREATE TABLE sqlqueue.spark_write (
     duplicates   bigint      NOT NULL,
     repeats      bigint      NOT NULL DEFAULT 0,
     committed_at timestamptz NOT NULL DEFAULT now(),
+    put_by       text        NOT NULL DEFAULT session_user,
     PRIMARY KEY (name, queue)
 );
 
@@ -69,7 +71,9 @@ $$;
 --   their rows.
 -- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates:
 --   those left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended.
---   Fails with P0002 where staged rows no longer exist, and with 23503 where the queue does not.
+--   Fails with P0002 where staged rows no longer exist, with 23503 where the queue does not, and with 42501 where another
+--   user did a write of that name, whose rights the session's user lacks, and who may not delete such names, as operators
+--   may: by a higher number it would have left out that user's next writes.
 -- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the queue's row against its
 --   deletion (keep_queue); the inserted rows, in the order of enqueue_many.
 CREATE FUNCTION sqlqueue.enqueue_staged(
@@ -80,6 +84,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     back bigint := 0;
     names uuid[];
+    writer text;
 BEGIN
     IF write_name IS NOT NULL THEN
         INSERT INTO sqlqueue.spark_write AS w (queue, name, batch, jobs, duplicates)
@@ -91,7 +96,20 @@ BEGIN
             UPDATE sqlqueue.spark_write AS w
             SET repeats = w.repeats + 1
             WHERE w.queue = target AND w.name = write_name
-            RETURNING true, w.jobs, w.duplicates, w.committed_at INTO repeated, jobs, duplicates, committed_at;
+            RETURNING true, w.jobs, w.duplicates, w.committed_at, w.put_by
+            INTO repeated, jobs, duplicates, committed_at, writer;
+        ELSE
+            SELECT w.put_by INTO writer FROM sqlqueue.spark_write AS w WHERE w.queue = target AND w.name = write_name;
+        END IF;
+        IF NOT sqlqueue.acts_for(writer) AND NOT has_table_privilege(session_user, 'sqlqueue.spark_write', 'DELETE') THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'insufficient_privilege',
+                MESSAGE = format(
+                    'permission denied: writes named "%s" on queue "%s" are those of user "%s"', write_name, target, writer
+                ),
+                HINT = format('Choose another name, or grant that user''s rights: GRANT "%s" TO "%s".', writer, session_user);
+        END IF;
+        IF repeated THEN
             PERFORM sqlqueue.drop_staged(write);
             RETURN;
         END IF;
