@@ -50,7 +50,11 @@ PLANTS: dict[str, tuple[str, ...]] = {
         "SELECT LEAST(1, count(*)) AS starts FROM claimed",
     ),
     "a limit beside turns that allows one more": ("limit_allowance", "q.max_running - ", "q.max_running + 1 - "),
-    "starts beside turns that are not noted": ("rate_note", "statement_timestamp(), ", "'-infinity', 0 * 1 + "),
+    "starts beside turns that are not noted": (
+        "rate_note",
+        "(queue, starts) VALUES (",
+        "(started_at, queue, starts) VALUES ('-infinity', ",
+    ),
     "a pick that does not lock": ("pick_round_robin", "FOR UPDATE SKIP LOCKED", ""),
     "a heartbeat that revives a lease": (
         "heartbeat",
