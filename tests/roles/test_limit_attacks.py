@@ -6,25 +6,27 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from dagster_sqlqueue import QueueSpec, RateLimit
+from dagster_sqlqueue import NewJob, QueueSpec, RateLimit
 from dagster_sqlqueue.db.permissions import Role
 from tests.roles.support import Staff, staffed
-from tests.support import Work, value
+from tests.support import Work, rows, value
 
 RUNNING = QueueSpec("running", Work, bucket_count=1, max_running=2)
+TURNS = QueueSpec("turns", Work, bucket_count=1, max_running=2, ordered=True)
+WIDE = QueueSpec("wide", Work, bucket_count=1, max_running=10_000)
 RATED = QueueSpec("rated", Work, bucket_count=1, rate=RateLimit(2, 3_600))
 
 
 @pytest.fixture
 def mill(any_server: str) -> Iterator[Staff]:
     """Users of a schema with limited queues, and jobs on them that are due."""
-    with staffed(any_server, RUNNING, RATED) as staff:
-        for spec in (RUNNING, RATED):
-            staff.owner.enqueue_many(spec, [Work(n=n) for n in range(9)])
+    with staffed(any_server, RUNNING, TURNS, WIDE, RATED) as staff:
+        for spec in (RUNNING, TURNS, RATED):
+            staff.owner.enqueue_many(spec, [NewJob(Work(n=n), ordering_key=str(n)) for n in range(9)])
         yield staff
 
 
-@pytest.mark.parametrize("queue", ["running", "rated"])
+@pytest.mark.parametrize("queue", ["running", "turns", "rated"])
 def test_a_consumer_reserves_nothing_for_longer_than_a_minute(mill: Staff, queue: str) -> None:
     put = mill.text("INSERT INTO {s}.limit_reservation (id, queue, jobs, expires_at) VALUES (%s, %s, 2000000000, %s)")
     with mill.connected(Role.CONSUMER) as connection:
@@ -32,6 +34,17 @@ def test_a_consumer_reserves_nothing_for_longer_than_a_minute(mill: Staff, queue
             connection.execute(put, (uuid4(), queue, until))
     assert len(mill.owner.claim(queue, limit=9, worker="w")) == 2
     assert value(mill.owner, "SELECT count(*) FROM {s}.limit_reservation") == 0
+
+
+def test_who_is_far_from_a_limit_reserves_beside_what_is_for_too_long(mill: Staff) -> None:
+    put = "INSERT INTO {s}.limit_reservation (id, queue, jobs, expires_at) VALUES (%s, 'wide', 2000000000, 'infinity')"
+    with mill.connected(Role.CONSUMER) as connection:
+        connection.execute(mill.text(put), (uuid4(),))
+    revision = value(mill.owner, "SELECT revision FROM {s}.queue WHERE name = 'wide'")
+    mine = uuid4()
+    wanted = {"queue": "wide", "revision": revision, "reservation": mine, "limit": 10}
+    assert [id for id, *_ in mill.users[Role.CONSUMER].database.run("limit_reserve", wanted)] == [mine]
+    assert rows(mill.owner, "SELECT id FROM {s}.limit_reservation") == [(mine,)]
 
 
 def test_a_consumer_does_not_say_when_jobs_were_started(mill: Staff) -> None:
