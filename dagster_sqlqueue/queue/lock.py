@@ -61,7 +61,7 @@ class Locks:
         jobs = self._lock_due(transaction, settings, request)
         if not jobs and (now := self._catalog.settings(queue, executor=transaction)).revision != settings.revision:
             jobs = self._lock_due(transaction, now, request)
-        if not jobs:
+        if not jobs and not request.joining:
             hints.saw_all()
         if self._catalog.last_seen(queue).strategy in FROM_THE_HEAD:
             hints.note(jobs)
@@ -167,6 +167,8 @@ class Locks:
         for at that moment of `time.monotonic`; None: nothing was asked for since.
         """
         while rows and _by_itself(rows[0]):
+            if request.joining and rows[0][SUSPECT]:
+                return []
             (job,) = under_lease(rows[:1], None, settings, alone=True)
             if job.attempt > job.max_attempts or job.cancel_requested:
                 return [job._replace(alone=False)]
