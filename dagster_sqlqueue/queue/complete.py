@@ -242,7 +242,9 @@ class FencedWrites:
             return rows
 
         if executor is not None:
-            return write(executor)
+            # Over a connection in autocommit, the end and what it lets in would be two transactions.
+            with executor.atomic() as joined:  # type: ignore[attr-defined]
+                return write(joined)
         # What is refused may be the next of a key, which is let in.
         work = partial(self.database.transact, write)
         for queue in sorted({job.queue for job in jobs}):
