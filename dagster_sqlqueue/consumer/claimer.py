@@ -35,7 +35,7 @@ class Claimer:
         member: the consumer among those of its process.
 
     Attributes:
-        filled: whether the last claim of a batch under leases took as many jobs as it was to, so that there may be more.
+        filled: whether the last batch has as many jobs as were asked for, so that there may be more.
         chosen: whether the jobs are chosen by more than their turn: by a filter, or by a source that hands them out.
     """
 
@@ -160,13 +160,16 @@ class Claimer:
         jobs = self._work.leases.lock_due(transaction, request)
         if not any(job.alone for job in jobs):
             self._member.pass_turn()
+        self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
         return self._taken(jobs)
 
     def finish_and_lock(self, transaction: Transaction, endings: Endings) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
         request = self._request(self.wanted, joining=self._has_company)
-        return self._taken(self._work.leases.finish_and_lock(transaction, endings, request))
+        jobs = self._work.leases.finish_and_lock(transaction, endings, request, settings=self._view.settings)
+        self.filled = len(jobs) >= request.limit
+        return self._taken(jobs)
 
     def send_lock(self, transaction: Transaction, endings: Endings | None = None) -> SentLock:
         """Ask for the lock of the next batch while another one is worked on. Pass the outcome to `locked`.
@@ -187,7 +190,9 @@ class Claimer:
 
     def locked(self, sent: SentLock) -> list[ClaimedJob]:
         """Wait for a batch that was asked for."""
-        return self._taken(sent.locked(), turns=False)
+        jobs = sent.locked()
+        self.filled = len(jobs) >= sent.limit
+        return self._taken(jobs, turns=False)
 
     def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
         """Count a batch under leases, and call `on_claim` with it.
@@ -208,7 +213,8 @@ class Claimer:
 
     @property
     def _has_company(self) -> bool:
-        return self._source is None and self._member.has_company
+        # Most are the only one of their process.
+        return len(self._member.known) > 1 and self._source is None and self._member.has_company
 
     def _may_take_alone(self) -> bool:
         """Return whether a job may be claimed that counts as the only one of its process."""

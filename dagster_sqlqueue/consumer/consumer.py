@@ -380,7 +380,7 @@ class Consumer(Generic[Payload]):
         until = self._view.refresh_at if ahead_until is None else min(ahead_until, self._view.refresh_at)
         if self._side_by_side is not None:
             taken = self._side_by_side.step(may_claim=not self._stopping.is_set())
-            if not self._side_by_side.alone:
+            if self._member.has_turn and not self._side_by_side.alone:
                 self._member.pass_turn()
             return taken
         try:
@@ -391,7 +391,8 @@ class Consumer(Generic[Payload]):
                 work_leased(self._work, jobs, self._heartbeat, self._ahead.finish)
             return len(jobs)
         finally:
-            self._member.pass_turn()
+            if self._member.has_turn:
+                self._member.pass_turn()
 
 
 def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:

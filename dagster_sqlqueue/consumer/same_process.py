@@ -8,20 +8,21 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 
 class _Members:
     """The consumers of this process, and the one of them whose turn it is."""
 
     def __init__(self) -> None:
+        # By consumer the thread in which it works; None: it was made and has not worked yet.
+        self.threads: weakref.WeakKeyDictionary[Member, int | None] = weakref.WeakKeyDictionary()
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, as in a process that was forked: the threads of the one before it are not there."""
         self.lock = threading.Lock()
-        # By consumer the thread in which it works; None: it was made and has not worked yet.
-        self.threads: weakref.WeakKeyDictionary[Member, int | None] = weakref.WeakKeyDictionary()
+        self.threads.clear()
         self.turn: weakref.ref[Member] | None = None
 
 
@@ -30,9 +31,16 @@ os.register_at_fork(after_in_child=_members.forget)
 
 
 class Member:
-    """One consumer among those of its process."""
+    """One consumer among those of its process.
+
+    Attributes:
+        known: the consumers of the process that work, or have not worked yet, and this one while it works.
+        has_turn: whether it may have a job that counts as the only one of its process.
+    """
 
     def __init__(self) -> None:
+        self.known: Sized = _members.threads
+        self.has_turn = False
         with _members.lock:
             _members.threads[self] = None
 
@@ -62,10 +70,12 @@ class Member:
             if holder is not None and holder is not self:
                 return False
             _members.turn = weakref.ref(self)
+            self.has_turn = True
             return True
 
     def pass_turn(self) -> None:
         """Let the others have such a job."""
+        self.has_turn = False
         with _members.lock:
             if _members.turn is not None and _members.turn() is self:
                 _members.turn = None

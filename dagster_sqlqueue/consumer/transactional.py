@@ -146,21 +146,21 @@ class _Batches:
         """Work batch after batch off, as long as the ends of one and the lock of another go together."""
         ahead, self.hand = self.ahead, _Batch()
         with ahead.beside(transaction, self.count):
-            jobs = self.claimer.lock(transaction)
+            here, jobs = transaction, self.claimer.lock(transaction)
             while True:
-                if self._in_time(until):
-                    ahead.begin(jobs)
-                self._handle(ahead.here, jobs)
+                follows = ahead.begin(jobs) if self._in_time(until) else ahead.under_way
+                self._handle(here, jobs)
                 if not self.hand.settled or not self._in_time(until):
                     break
-                if ahead.under_way:
+                if follows:
                     jobs = self._next(ahead)
+                    here = ahead.here
                 elif self.hand.ends_only:
-                    jobs = self.claimer.finish_and_lock(ahead.here, self.hand.writes.endings)
+                    jobs = self.claimer.finish_and_lock(here, self.hand.writes.endings)
                     self.count(self.hand)
                 else:
                     break
-            self._write(ahead.here)
+            self._write(here)
             if ahead.commit():
                 self.count(self.hand)
 
