@@ -10,6 +10,7 @@ from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
+from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable
@@ -31,9 +32,10 @@ class Claimer:
         source: hands jobs out, so that none are claimed.
         on_claim: called with the jobs that were taken, before any of them is worked on.
         idle: the consumer's waits, which are notified of the first claim after one.
+        member: the consumer among those of its process.
 
     Attributes:
-        filled: whether the last claim of a batch under leases took as many jobs as it was to, so that there may be more.
+        filled: whether the last batch has as many jobs as were asked for, so that there may be more.
         chosen: whether the jobs are chosen by more than their turn: by a filter, or by a source that hands them out.
     """
 
@@ -46,6 +48,7 @@ class Claimer:
         source: Source | None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None,
         idle: Idle,
+        member: Member,
     ) -> None:
         self._work = work
         self._view = view
@@ -53,6 +56,7 @@ class Claimer:
         self._source = source
         self._on_claim = on_claim
         self._idle = idle
+        self._member = member
         self.filled = False
         self.chosen = source is not None or filter is not None
 
@@ -67,7 +71,7 @@ class Claimer:
         Args:
             idle: whether the claim before it found nothing either.
         """
-        if self._source is not None:
+        if self._source is not None or self._idle.barred:
             return True
         if self._filter is not None:
             return not self._filter.unfinished
@@ -76,7 +80,9 @@ class Claimer:
     def take(self) -> list[ClaimedJob]:
         """Claim the next batch under leases; a database that is away is waited for."""
         wanted = self.wanted
-        jobs = self._claimed(wanted)
+        jobs = self._claimed(wanted, joining=True) if self._has_company else []
+        if not jobs and self._may_take_alone():
+            jobs = self._claimed(wanted)
         self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
         self.count(jobs)
@@ -85,7 +91,7 @@ class Claimer:
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
         """Claim jobs for so many free slots; `joining` others under way, so that none is claimed whose lease ran out."""
         wanted = min(free, self.wanted)
-        jobs = self._claimed(wanted, joining=joining)
+        jobs = self._claimed(wanted, joining=joining) if joining or self._may_take_alone() else []
         self._first(jobs, wanted)
         self.count(jobs)
         return jobs
@@ -94,7 +100,10 @@ class Claimer:
         """End jobs and claim the next batch. Returns the ids whose ending was accepted, and the batch."""
         wanted = self.wanted
         accepted, jobs = self._work.leases.finish_and_claim(
-            endings, self._request(wanted), settings=self._view.settings, on_spent=self._count_spent
+            endings,
+            self._request(wanted, joining=self._has_company),
+            settings=self._view.settings,
+            on_spent=self._count_spent,
         )
         self.filled = len(jobs) >= wanted
         self.count(jobs)
@@ -147,13 +156,20 @@ class Claimer:
     def lock(self, transaction: Transaction) -> list[ClaimedJob]:
         """Lock a batch for the rest of the transaction."""
         wanted = self.wanted
-        jobs = self._work.leases.lock_due(transaction, self._request(wanted))
+        request = self._request(wanted, joining=not self._may_take_alone())
+        jobs = self._work.leases.lock_due(transaction, request)
+        if not any(job.alone for job in jobs):
+            self._member.pass_turn()
+        self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
         return self._taken(jobs)
 
     def finish_and_lock(self, transaction: Transaction, endings: Endings) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
-        return self._taken(self._work.leases.finish_and_lock(transaction, endings, self._request(self.wanted)))
+        request = self._request(self.wanted, joining=self._has_company)
+        jobs = self._work.leases.finish_and_lock(transaction, endings, request, settings=self._view.settings)
+        self.filled = len(jobs) >= request.limit
+        return self._taken(jobs)
 
     def send_lock(self, transaction: Transaction, endings: Endings | None = None) -> SentLock:
         """Ask for the lock of the next batch while another one is worked on. Pass the outcome to `locked`.
@@ -167,14 +183,16 @@ class Claimer:
         """
         settings = self._view.settings
         assert settings is not None, "a lock before the queue's settings were read"
-        request = self._request(self.wanted)
+        request = self._request(self.wanted, joining=self._has_company)
         # As for a claim ahead: the one after it begins one bucket further.
         self._view.bucket_order.turn(after=self._view.bucket_order.order[0])
         return self._work.leases.send_lock(transaction, request, settings, endings)
 
     def locked(self, sent: SentLock) -> list[ClaimedJob]:
         """Wait for a batch that was asked for."""
-        return self._taken(sent.locked(), turns=False)
+        jobs = sent.locked()
+        self.filled = len(jobs) >= sent.limit
+        return self._taken(jobs, turns=False)
 
     def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
         """Count a batch under leases, and call `on_claim` with it.
@@ -192,6 +210,16 @@ class Claimer:
         """Report a claim that was not made ahead, which may be the first after a wait, to the others that are to work."""
         if jobs and self._idle.waited:
             self._idle.took(len(jobs) >= wanted)
+
+    @property
+    def _has_company(self) -> bool:
+        # Most are the only one of their process.
+        return len(self._member.known) > 1 and self._source is None and self._member.has_company
+
+    def _may_take_alone(self) -> bool:
+        """Return whether a job may be claimed that counts as the only one of its process."""
+        self._idle.barred = self._source is None and not self._member.take_turn()
+        return not self._idle.barred
 
     def _claimed(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
         """Claim; a database that is away is waited for."""

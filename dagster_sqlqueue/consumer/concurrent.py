@@ -80,6 +80,11 @@ class SideBySide:
     _interrupted: threading.Event = field(default_factory=threading.Event, init=False)
     cut_off: int = field(default=0, init=False)
 
+    @property
+    def alone(self) -> bool:
+        """Whether the job in hand, or the one that is to begin next, is to have nothing beside it."""
+        return self._alone or any(job.alone for job in self._waiting)
+
     def interrupt(self) -> None:
         """Interrupt the handlers: their cancellation events are set, and `finish` cancels async ones. A job whose handler
         does not succeed from now on is released, no attempt spent: the interrupt, and not the job, may be the reason. May be

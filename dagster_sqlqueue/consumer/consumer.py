@@ -29,6 +29,7 @@ from dagster_sqlqueue.consumer.locked_ahead import LockedAhead
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
+from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.start import compare_settings, ensure_queue
 from dagster_sqlqueue.consumer.transactional import work_locked
@@ -169,8 +170,15 @@ class Consumer(Generic[Payload]):
             hinted=claiming,
         )
         self._waits = Idle(self._work, self._catalog, self._view, claiming=claiming, choosy=filter is not None)
+        self._member = Member()
         self._claimer = Claimer(
-            self._work, self._view, filter=filter, source=source, on_claim=on_claim, idle=self._waits
+            self._work,
+            self._view,
+            filter=filter,
+            source=source,
+            on_claim=on_claim,
+            idle=self._waits,
+            member=self._member,
         )
         self._ahead = Ahead(
             self._work,
@@ -287,6 +295,7 @@ class Consumer(Generic[Payload]):
             contextlib.closing(self._work.caller),
             self._upkeep.going_on(),
             self._heartbeat,
+            self._member.working(),
         ):
             self._ahead.open()
             try:
@@ -370,13 +379,20 @@ class Consumer(Generic[Payload]):
     def _take_and_work(self, ahead_until: float | None) -> int:
         until = self._view.refresh_at if ahead_until is None else min(ahead_until, self._view.refresh_at)
         if self._side_by_side is not None:
-            return self._side_by_side.step(may_claim=not self._stopping.is_set())
-        if self._mode is Mode.TRANSACTIONAL:
-            return work_locked(self._work, self._claimer, self._locked_ahead, until)
-        jobs = self._ahead.take(until)
-        if jobs:
-            work_leased(self._work, jobs, self._heartbeat, self._ahead.finish)
-        return len(jobs)
+            taken = self._side_by_side.step(may_claim=not self._stopping.is_set())
+            if self._member.has_turn and not self._side_by_side.alone:
+                self._member.pass_turn()
+            return taken
+        try:
+            if self._mode is Mode.TRANSACTIONAL:
+                return work_locked(self._work, self._claimer, self._locked_ahead, until)
+            jobs = self._ahead.take(until)
+            if jobs:
+                work_leased(self._work, jobs, self._heartbeat, self._ahead.finish)
+            return len(jobs)
+        finally:
+            if self._member.has_turn:
+                self._member.pass_turn()
 
 
 def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:

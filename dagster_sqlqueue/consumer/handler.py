@@ -11,6 +11,7 @@ from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import redacted_text, serialization
+from dagster_sqlqueue.payload.storable import storable_text
 
 Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
 """Called for one job at a time."""
@@ -74,11 +75,11 @@ def said(spec: QueueSpec[Payload], claimed: ClaimedJob, payload: Any, message: s
 
 def brief(text: str) -> str:
     """Return a reason or error as it is stored: without what the database cannot take, at most 10,000 characters."""
-    return serialization.storable_text(text)[:_ERROR_LIMIT]
+    return storable_text(text)[:_ERROR_LIMIT]
 
 
 def _short(message: str) -> str:
-    return serialization.storable_text(message)[:_MESSAGE_LIMIT]
+    return storable_text(message)[:_MESSAGE_LIMIT]
 
 
 def not_called(error: QueueError) -> Outcome:

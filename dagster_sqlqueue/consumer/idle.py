@@ -24,6 +24,7 @@ class Idle:
 
     Attributes:
         waited: whether it waited since the last claim that found something: `took` is to be called for the next one.
+        barred: whether the last claim took nothing by itself, because another consumer of this process has such a job.
     """
 
     def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, claiming: bool, choosy: bool) -> None:
@@ -33,6 +34,7 @@ class Idle:
         self._claiming = claiming
         self._choosy = choosy
         self.waited = False
+        self.barred = False
         self._waiter: Waiter | None = None
 
     @contextlib.contextmanager
@@ -85,9 +87,13 @@ class Idle:
             self._waiter.pass_on()
 
     def wait_if_limited(self) -> bool:
-        """Wait a moment if jobs are due that a limit, or the turn of a key, keeps from running. Returns whether some are."""
+        """Wait a moment if jobs are due that a limit, the turn of a key, or what another consumer of this process works on
+        keeps from running. Returns whether some are.
+        """
         settings = self._view.settings
-        if not self._claiming or settings is None or not self._view.shared or settings.paused_at is not None:
+        if not self._claiming or settings is None or settings.paused_at is not None:
+            return False
+        if not self._view.shared and not self.barred:
             return False
         due = False
         for attempt in self._work.patiently():

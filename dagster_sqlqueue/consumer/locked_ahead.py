@@ -111,17 +111,21 @@ class LockedAhead(Generic[Batch]):
         finally:
             self._here = self._there = None
 
-    def begin(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Lock the next batch beside these jobs, which are to be worked on now, if that is worth it."""
-        if self.under_way or not self._worth(jobs):
-            return
+    def begin(self, jobs: Sequence[ClaimedJob]) -> bool:
+        """Lock the next batch beside these jobs, which are to be worked on now, if that is worth it. Returns `under_way`."""
+        if self._there is not None and self._there.sent is not None:
+            return True
+        if not self._worth(jobs):
+            return False
         try:
             there = self._there = self._there or _Side(self._begun())
             there.sent = self._claimer.send_lock(there.transaction)
+            return True
         except (psycopg.Error, QueueError) as error:
             self._policy.lost("no batch was locked ahead", error)
             if self._there is not None:
                 self._there.transaction.connection.close()
+            return False
 
     def settle(self) -> None:
         """Wait until the batch before the one in hand is committed, or known to have failed."""
@@ -193,7 +197,7 @@ class LockedAhead(Generic[Batch]):
         if self._there is not None and self._there.transaction.connection.closed:
             return False
         # Nothing is to be beside a job that its consumer may have died of.
-        if len(jobs) < self._claimer.wanted or any(job.alone for job in jobs):
+        if not self._claimer.filled or any(job.alone for job in jobs):
             return False
         return self._policy.allows()
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -36,6 +37,15 @@ _CLOSED = (
     "the handler closed the connection that is the job's, as `with job.connection` does: those before it in the batch run"
     " again; use the connection without closing it"
 )
+
+_LOST = (
+    "the connection that is the job's was lost twice in a row while the handler worked: a statement of its may end the"
+    " session or crash the server; those before it in the batch run again"
+)
+
+
+class _ConnectionLost(psycopg.OperationalError):
+    """The connection was lost while a handler worked."""
 
 
 class _TransactionEnded(Exception):
@@ -122,6 +132,7 @@ class _Batches:
     Attributes:
         hand: the one in hand.
         taken: how many jobs were taken and committed.
+        lost_with: the job whose handler was at work when the connection was lost the last time.
     """
 
     work: Work[Any]
@@ -129,26 +140,27 @@ class _Batches:
     ahead: LockedAhead[_Batch]
     hand: _Batch = field(default_factory=_Batch)
     taken: int = 0
+    lost_with: UUID | None = None
 
     def work_off(self, transaction: Transaction, until: float) -> None:
         """Work batch after batch off, as long as the ends of one and the lock of another go together."""
         ahead, self.hand = self.ahead, _Batch()
         with ahead.beside(transaction, self.count):
-            jobs = self.claimer.lock(transaction)
+            here, jobs = transaction, self.claimer.lock(transaction)
             while True:
-                if self._in_time(until):
-                    ahead.begin(jobs)
-                self._handle(ahead.here, jobs)
+                follows = ahead.begin(jobs) if self._in_time(until) else ahead.under_way
+                self._handle(here, jobs)
                 if not self.hand.settled or not self._in_time(until):
                     break
-                if ahead.under_way:
+                if follows:
                     jobs = self._next(ahead)
+                    here = ahead.here
                 elif self.hand.ends_only:
-                    jobs = self.claimer.finish_and_lock(ahead.here, self.hand.writes.endings)
+                    jobs = self.claimer.finish_and_lock(here, self.hand.writes.endings)
                     self.count(self.hand)
                 else:
                     break
-            self._write(ahead.here)
+            self._write(here)
             if ahead.commit():
                 self.count(self.hand)
 
@@ -239,13 +251,23 @@ class _Batches:
         for claimed in jobs:
             if self.work.stopping.is_set():
                 break
-            batch.settled.append((claimed, _outcome_in(self.work, transaction, claimed, self.ahead.settle)))
+            batch.settled.append((claimed, self._outcome(transaction, claimed)))
         self.work.size.took(len(batch.settled), time.monotonic() - began)
         # The attempt of one that is worked off by itself is counted already: it is given back.
         batch.settled += [(claimed, Snooze(0)) for claimed in jobs[len(batch.settled) :] if claimed.alone]
         transaction.take_back()
         batch.writes = settle(batch.settled, self.work.leases.stops_key)
         batch.ending = bool(jobs)
+
+    def _outcome(self, transaction: Transaction, claimed: ClaimedJob) -> Outcome:
+        try:
+            return _outcome_in(self.work, transaction, claimed, self.ahead.settle)
+        except _ConnectionLost:
+            # A database that goes away takes whichever job is in hand with it, and hardly the same one again.
+            if claimed.id == self.lost_with:
+                raise _TransactionEnded(claimed, _LOST) from None
+            self.lost_with = claimed.id
+            raise
 
     def _write(self, transaction: Transaction) -> None:
         leases, batch = self.work.leases, self.hand
@@ -276,6 +298,7 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, 
 
     Raises:
         _TransactionEnded: the transaction is not the one in which the job was locked any more.
+        _ConnectionLost: see the class.
     """
     if claimed.cancel_requested:
         return Cancel("cancelled while it ran")
@@ -297,8 +320,8 @@ def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, 
     except (psycopg.Error, psycopg.Rollback):
         # The handler's own errors are outcomes: the savepoint cannot be left. psycopg passes its Rollback on then.
         if connection.broken:
-            # Whatever the handler made of it: its job goes on when the database is back, and no attempt is spent.
-            raise psycopg.OperationalError("the connection was lost while a handler worked with it") from None
+            # Whatever the handler made of it: its job goes on when the database is back.
+            raise _ConnectionLost("the connection was lost while a handler worked with it") from None
         raise _TransactionEnded(claimed, _CLOSED if connection.closed else _ENDED) from None
     return outcome
 

@@ -42,6 +42,9 @@ def missing(error: object, schema: str, where: str) -> SchemaMissing | None:
 
 def is_unavailable(error: object) -> bool:
     """Return whether an error means that there is no connection, or that it was lost, and not that a statement failed."""
+    # A foreign table whose server is away fails a statement by the same codes, and the connection stays.
+    if isinstance(error, psycopg.Error) and error.diag.severity_nonlocalized == "ERROR":
+        return False
     state: str | None = getattr(error, "sqlstate", None)
     return state is None or state in _GONE or state.startswith("28") or state == _NO_DATABASE
 

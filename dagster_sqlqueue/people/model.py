@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.payload.serialization import unstorable_text
+from dagster_sqlqueue.payload.storable import unstorable_text
 
 _NAME_LIMIT = 200
 _REASON_LIMIT = 10_000

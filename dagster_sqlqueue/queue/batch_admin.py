@@ -9,7 +9,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.payload.serialization import storable_text
+from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
 from dagster_sqlqueue.queue.strategies import (
     AT_ONCE,
     BUCKET,
-    FROM_THE_HEAD,
     KEY,
     LEASE_NO,
     ORDER_NO,
@@ -75,7 +74,7 @@ class Claims:
             handed_out = self.without_spent(jobs, on_spent=on_spent)
             if handed_out:
                 # Not before: what this claim has not reached yet may have been due earlier than what it buried.
-                _note(settings, request, jobs, filled)
+                hints.took(settings.strategy, jobs, filled=filled)
                 return handed_out
             revision = settings.revision
             settings = self._catalog.settings(queue)
@@ -131,7 +130,9 @@ class Claims:
             return one_after_the_other()
         claimed = self.without_spent(found, on_spent=on_spent)
         if claimed:
-            _note(settings, request, claimed, filled)
+            request.hints.took(settings.strategy, claimed, filled=filled)
+        if len(ended) == len(jobs):
+            return {row[0] for row in ended}, claimed
         return self._writes.accepted(step, jobs, ended, None), claimed
 
     def claim_within(self, executor: Executor, request: ClaimRequest) -> list[ClaimedJob]:
@@ -316,14 +317,6 @@ def _lease_seconds(settings: QueueSettings, request: ClaimRequest) -> float:
 def _claims_at_once(settings: QueueSettings) -> bool:
     """Return whether one statement picks and grants, also one that makes sure of limits; for a queue without turns."""
     return settings.strategy in AT_ONCE and (settings.strategy is Strategy.ROUND_ROBIN or not settings.limited)
-
-
-def _note(settings: QueueSettings, request: ClaimRequest, jobs: Sequence[ClaimedJob], filled: bool | None) -> None:
-    """Note for later claims where the jobs of this one began, and how far it came, with `filled` of `Claims._claim`."""
-    if filled is not None:
-        request.hints.found(settings.strategy, [job.bucket for job in jobs], filled=filled)
-    if settings.strategy in FROM_THE_HEAD:
-        request.hints.note(jobs)
 
 
 def _claimed_at_once(

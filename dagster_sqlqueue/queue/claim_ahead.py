@@ -18,7 +18,7 @@ from dagster_sqlqueue.queue.claim import claim_parameters
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.complete import FencedWrites
 from dagster_sqlqueue.queue.endings import Endings
-from dagster_sqlqueue.queue.strategies import AT_ONCE, FROM_THE_HEAD
+from dagster_sqlqueue.queue.strategies import AT_ONCE
 
 
 class SentClaim:
@@ -71,12 +71,10 @@ class SentClaim:
             claimed: the jobs that it claimed.
             handed_out: those of them that will be worked on.
         """
-        hints = self._request.hints
         # Another claim has been sent since: its buckets are in another order.
-        buckets = [job.bucket for job in claimed]
+        hints, buckets = self._request.hints, [job.bucket for job in claimed]
         hints.found(self._strategy, buckets, filled=True, asked=self.buckets, asked_at=self._asked_at)
-        if self._strategy in FROM_THE_HEAD:
-            hints.note(handed_out)
+        hints.took(self._strategy, handed_out, filled=None)
 
     def ended(self) -> set[UUID] | None:
         """Return the ids whose ending was accepted; None: all were. To be called once."""

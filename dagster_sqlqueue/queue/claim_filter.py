@@ -8,6 +8,7 @@ from dagster_sqlqueue.db.executors import Executor, Row
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.payload.storable import unstorable_text
 
 _Place: TypeAlias = tuple[int, int, Any, UUID]
 """Bucket, priority, available_at and id of a job."""
@@ -34,7 +35,7 @@ class ClaimFilter:
         if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
             raise InvalidInput(f"the filter's tags are {tags!r}; give a sequence of texts")
         for tag in tags:
-            if problem := serialization.unstorable_text(tag):
+            if problem := unstorable_text(tag):
                 raise InvalidInput(f"the filter's tag {tag!r} {problem}; no job has it")
         if not 1 <= scan <= 1_000_000:
             raise InvalidInput(f"the filter's scan is {scan}; it must be 1 to 1,000,000 jobs a claim")

@@ -15,7 +15,7 @@ from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.model.queue import PoisonPolicy
-from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.endings import Ending, Endings, fences
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
@@ -76,9 +76,7 @@ class FencedWrites:
             **fences([job for job, _ in jobs]),
             "delays": list(self.delays(jobs, backoff=backoff) if delays is None else delays),
             "moments": [_moment(back) for _, back in jobs],
-            "errors": [
-                serialization.storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs
-            ],
+            "errors": [storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs],
             "spent": [isinstance(back, Retry) for _, back in jobs],
         }
         return self._write("requeue", parameters, [job for job, _ in jobs], executor)
@@ -110,7 +108,7 @@ class FencedWrites:
         """Hold claimed jobs: `SqlQueue.hold`."""
         parameters = {
             **fences([job for job, _ in jobs]),
-            "reasons": [serialization.storable_text(reason) for _, reason in jobs],
+            "reasons": [storable_text(reason) for _, reason in jobs],
         }
         return self._write("hold_running", parameters, [job for job, _ in jobs], executor)
 
@@ -163,8 +161,8 @@ class FencedWrites:
             "states": ["queued"] * len(back) + ["held"] * held,
             "delays": [*delays, *[None] * held],
             "moments": [_moment(how) for _, how in back] + [None] * held,
-            "errors": [serialization.storable_text(how.error) if isinstance(how, Retry) else None for _, how in back]
-            + [serialization.storable_text(reason) for _, reason in aside],
+            "errors": [storable_text(how.error) if isinstance(how, Retry) else None for _, how in back]
+            + [storable_text(reason) for _, reason in aside],
             "spent": [isinstance(how, Retry) for _, how in back] + [False] * held,
         }
         return {row[0] for row in executor.run("return_locked", parameters)}
@@ -242,7 +240,9 @@ class FencedWrites:
             return rows
 
         if executor is not None:
-            return write(executor)
+            # Over a connection in autocommit, the end and what it lets in would be two transactions.
+            with executor.atomic() as joined:  # type: ignore[attr-defined]
+                return write(joined)
         # What is refused may be the next of a key, which is let in.
         work = partial(self.database.transact, write)
         for queue in sorted({job.queue for job in jobs}):

@@ -9,6 +9,7 @@ from dagster_sqlqueue.db.executors import Step
 from dagster_sqlqueue.db.uuid_arrays import UuidArray
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.payload.storable import storable_text
 
 
 class Ending(NamedTuple):
@@ -48,7 +49,7 @@ class Endings:
             made.jobs.append(job)
             made.states.append(state)
             made.results.append(serialization.result_text(result))
-            made.errors.append(error and serialization.storable_text(error))
+            made.errors.append(error and storable_text(error))
         return made
 
     def among(self, ids: Collection[UUID]) -> "Endings":

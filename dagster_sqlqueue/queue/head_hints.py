@@ -22,6 +22,8 @@ from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 SWEEP_SECONDS = 5.0
 _FRESH_SECONDS = 1.0
 _BEGINNING = ("NULL", "NULL")
+FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
+"""Only where a batch is the oldest that was due, nothing is older than it."""
 _ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
 """A search of all buckets by these begins at a random one. Where buckets are given, so is their order."""
 
@@ -86,6 +88,29 @@ class HeadHints:
             self._doubted = False
             return []
         return [None if old else self._texts.get(bucket) for bucket, old in zip(buckets, over, strict=True)]
+
+    def took(
+        self,
+        strategy: Strategy,
+        jobs: Sequence[ClaimedJob],
+        *,
+        filled: bool | None,
+        asked: Sequence[int] | None = None,
+        asked_at: float | None = None,
+    ) -> None:
+        """Note how far a claim came, and where its jobs began in each bucket.
+
+        Args:
+            strategy: the queue's.
+            jobs: those that it took, in the order in which they were due.
+            filled: as for `found`; None: how far it came is noted already, or not known.
+            asked: as for `found`.
+            asked_at: as for `found`.
+        """
+        if filled is not None:
+            self.found(strategy, [job.bucket for job in jobs], filled=filled, asked=asked, asked_at=asked_at)
+        if strategy in FROM_THE_HEAD:
+            self.note(jobs)
 
     def found(
         self,

@@ -18,7 +18,8 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.outcome import Json
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.payload.serialization import result_text, storable_text, unstorable_text
+from dagster_sqlqueue.payload.serialization import result_text
+from dagster_sqlqueue.payload.storable import storable_text, unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.decision import BATCH, Also, Decision
 from dagster_sqlqueue.queue.deletion import Deletion

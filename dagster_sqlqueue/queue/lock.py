@@ -14,9 +14,7 @@ from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.strategies import (
-    BUCKET,
     FREES_KEY,
-    FROM_THE_HEAD,
     LEASE_NO,
     SUSPECT,
     pick,
@@ -61,13 +59,18 @@ class Locks:
         jobs = self._lock_due(transaction, settings, request)
         if not jobs and (now := self._catalog.settings(queue, executor=transaction)).revision != settings.revision:
             jobs = self._lock_due(transaction, now, request)
-        if not jobs:
+        if not jobs and not request.joining:
             hints.saw_all()
-        if self._catalog.last_seen(queue).strategy in FROM_THE_HEAD:
-            hints.note(jobs)
         return jobs
 
-    def finish_and_lock(self, transaction: Transaction, endings: Endings, request: ClaimRequest) -> list[ClaimedJob]:
+    def finish_and_lock(
+        self,
+        transaction: Transaction,
+        endings: Endings,
+        request: ClaimRequest,
+        *,
+        settings: QueueSettings | None = None,
+    ) -> list[ClaimedJob]:
         """End jobs that the transaction locked, commit it, and lock the next ones in the transaction that follows: in one
         round trip, where the strategy finds them with one statement.
 
@@ -75,6 +78,7 @@ class Locks:
             transaction: of `Database.transact` or `Database.transaction`.
             endings: as for `finish_locked`.
             request: as for `lock_due`; its worker is noted as the one that ended the jobs.
+            settings: the queue's, if they are known. If they are not the current ones, nothing is locked.
 
         Returns:
             What was locked. Nothing was: ask `lock_due` whether there is anything.
@@ -82,13 +86,13 @@ class Locks:
         Raises:
             InvalidInput, UnknownQueue: as for `lock_due`.
         """
-        settings = self._catalog.last_seen(request.queue)
+        settings = settings or self._catalog.last_seen(request.queue)
         if settings.strategy is Strategy.FIFO or _needs_leases(settings):
             self.finish_and_go_on(transaction, endings, worker=request.worker)
             return self.lock_due(transaction, request)
         ending = endings.locked_step(request.worker)
         rows = transaction.run_and_go_on(ending, pick_step(settings, request, request.limit))
-        return self._picked(transaction, settings, request, rows)
+        return self._locked(transaction, settings, request, rows)
 
     def finish_and_go_on(self, transaction: Transaction, endings: Endings, *, worker: str) -> None:
         """End jobs that the transaction locked, and commit it; another one begins, in which nothing is locked.
@@ -141,20 +145,6 @@ class Locks:
             )
         return self._locked(transaction, settings, request, pick(transaction, settings, request, request.limit))
 
-    def _picked(
-        self,
-        transaction: Transaction,
-        settings: QueueSettings,
-        request: ClaimRequest,
-        rows: Sequence[Row],
-        asked_at: float | None = None,
-    ) -> list[ClaimedJob]:
-        """Return the jobs that may be worked off now, and note where they began."""
-        jobs = self._locked(transaction, settings, request, rows, asked_at)
-        if settings.strategy in FROM_THE_HEAD:
-            request.hints.note(jobs)
-        return jobs
-
     def _locked(
         self,
         transaction: Transaction,
@@ -163,11 +153,14 @@ class Locks:
         rows: Sequence[Row],
         asked_at: float | None = None,
     ) -> list[ClaimedJob]:
-        """Return the jobs that may be worked off now, of those that were picked, and note how far that came. They were asked
-        for at that moment of `time.monotonic`; None: nothing was asked for since.
+        """Return the jobs that may be worked off now, of those that were picked, and note how far that came and where they
+        began. They were asked for at that moment of `time.monotonic`; None: nothing was asked for since.
         """
         while rows and _by_itself(rows[0]):
+            if request.joining and rows[0][SUSPECT]:
+                return []
             (job,) = under_lease(rows[:1], None, settings, alone=True)
+            request.hints.took(settings.strategy, [job], filled=None)
             if job.attempt > job.max_attempts or job.cancel_requested:
                 return [job._replace(alone=False)]
             begin = ("begin_alone", {"id": job.id, "worker": request.worker})
@@ -177,10 +170,10 @@ class Locks:
         together = rows[: _together(rows)]
         filled = len(rows) >= request.limit or len(together) < len(rows)
         asked = None if asked_at is None else request.buckets
-        reached = [row[BUCKET] for row in together]
-        request.hints.found(settings.strategy, reached, filled=filled, asked=asked, asked_at=asked_at)
         # As they will be: no other transaction can count an attempt or a lease before this transaction ends.
-        return under_lease(together, None, settings)
+        jobs = under_lease(together, None, settings)
+        request.hints.took(settings.strategy, jobs, filled=filled, asked=asked, asked_at=asked_at)
+        return jobs
 
 
 class SentLock:
@@ -188,6 +181,7 @@ class SentLock:
 
     Attributes:
         transaction: where.
+        limit: how many jobs it asks for at most.
         committed: whether the jobs that were to end are known to have ended.
         error: what is wrong, once the answer was received; None: nothing.
     """
@@ -201,6 +195,7 @@ class SentLock:
         ending: Step | None,
     ) -> None:
         self.transaction = transaction
+        self.limit = request.limit
         self.committed = False
         self.error: Exception | None = None
         self._locks = locks
@@ -235,7 +230,7 @@ class SentLock:
         if self.error is not None:
             raise self.error
         # Another lock has been sent since: its buckets are in another order.
-        return self._locks._picked(self.transaction, self._settings, self._request, self._rows, self._asked_at)
+        return self._locks._locked(self.transaction, self._settings, self._request, self._rows, self._asked_at)
 
 
 def _by_itself(row: Row) -> bool:

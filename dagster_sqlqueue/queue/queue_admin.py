@@ -15,7 +15,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, Strategy, check_bucket_count, check_queue_name
 from dagster_sqlqueue.payload import redacted_text
-from dagster_sqlqueue.payload.serialization import unstorable_text
+from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.catalog import settings_of
 from dagster_sqlqueue.queue.selection import moment_in_utc

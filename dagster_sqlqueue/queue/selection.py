@@ -9,7 +9,8 @@ from uuid import UUID
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
-from dagster_sqlqueue.payload.serialization import object_text, unstorable_text
+from dagster_sqlqueue.payload.serialization import object_text
+from dagster_sqlqueue.payload.storable import unstorable_text
 
 LIVE_STATES = tuple(str(state) for state in LiveState)
 ARCHIVE_STATES = tuple(str(state) for state in ArchiveState)

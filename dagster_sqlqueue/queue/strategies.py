@@ -9,8 +9,6 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 
-FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
-"""Only where a batch is the oldest that was due, nothing is older than it."""
 FREES_KEY, SUSPECT = -2, -1
 """Where a row that was picked says whether its claim frees its unique key; and whether its lease ran out: its consumer died
 or hung, perhaps of this job."""

@@ -13,7 +13,8 @@ from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.job import NewJob, UniqueUntil
 from dagster_sqlqueue.model.queue import MAX_ATTEMPTS
-from dagster_sqlqueue.payload.serialization import Declared, payload_text, unstorable_text
+from dagster_sqlqueue.payload.serialization import Declared, payload_text
+from dagster_sqlqueue.payload.storable import unstorable_text
 
 _PLURALS = {
     "id": "ids",

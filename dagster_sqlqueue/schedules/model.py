@@ -16,6 +16,7 @@ from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import serialization
+from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.validation import values
 from dagster_sqlqueue.schedules.cron import Timing, latest, timing_of, zone_of
 
@@ -208,7 +209,7 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
 
 
 def _with_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -> dict[str, Any]:
-    if not isinstance(tick_field, str) or not tick_field or serialization.unstorable_text(tick_field):
+    if not isinstance(tick_field, str) or not tick_field or unstorable_text(tick_field):
         raise InvalidInput(f"tick_field is {tick_field!r}; give the name of a field of {spec.payload.__name__}")
     payload: Any = new.payload
     if not isinstance(payload, Mapping):

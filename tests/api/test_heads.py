@@ -96,13 +96,16 @@ def test_what_came_late_is_found_within_five_seconds(line: SqlQueue, sqlc: Calle
     assert [row[2] for row in sqlc.claim(1)] == [99]
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "all"])
 @pytest.mark.parametrize("limits", [{}, {"max_running": 1_000_000}])
-def test_each_bucket_is_looked_at_behind_a_backlog(line: SqlQueue, sqlc: Caller, limits: dict[str, Any]) -> None:
+def test_each_bucket_is_looked_at_behind_a_backlog(
+    line: SqlQueue, sqlc: Caller, limits: dict[str, Any], *, named: bool
+) -> None:
     """Each claim is filled by the one bucket that it begins at."""
     line.create_queue(replace(SPEC, **limits))
     line.rebucket("work", 16)
     line.enqueue_many(SPEC, [Work(n=n) for n in range(16 * 40)])
-    turns = [[(begin + n) % 16 for n in range(16)] for begin in range(16)]
+    turns = [[(begin + n) % 16 for n in range(16)] if named else None for begin in range(16)]
 
     def go_round() -> set[int]:
         return {row[2] for turn in turns for row in sqlc.claim(5, turn)}

@@ -63,6 +63,10 @@ def changing_the_role(job: Job[Work], effect: str) -> None:
     job.connection.execute("SET LOCAL ROLE pg_monitor")
 
 
+def ending_the_session(job: Job[Work], effect: str) -> None:
+    job.connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
 def refused_at_the_commit(state: str) -> Callable[[Job[Work], str], None]:
     def refused(job: Job[Work], effect: str) -> None:
         job.connection.execute(f"INSERT INTO {effect}_refused VALUES ('{state}')".encode())
@@ -88,6 +92,9 @@ DISTURBING: dict[str, tuple[Callable[[Job[Work], str], Any], str]] = {
     "what fails at the commit": (failing_at_the_commit, "could not be committed: UniqueViolation"),
     "a lock not available at the commit": (refused_at_the_commit("55P03"), "could not be committed: LockNotAvailable"),
     "a time-out at the commit": (refused_at_the_commit("57014"), "could not be committed: QueryCanceled"),
+    "a foreign server away at the commit": (refused_at_the_commit("08001"), "could not be committed: SqlclientUnable"),
+    "a connection failure at the commit": (refused_at_the_commit("08006"), "could not be committed: ConnectionFailure"),
+    "the end of the session": (ending_the_session, "the connection that is the job's was lost twice"),
     "a race lost at each commit": (refused_at_the_commit("40001"), "could not be committed: SerializationFailure"),
     "a right refused at the commit": (refused_at_the_commit("42501"), "could not be committed: AccessRefused"),
 }

@@ -4,12 +4,15 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_sqlqueue import Consumer, Job, Mode, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from dagster_sqlqueue.schema.functions import pinned_schema
+from dagster_sqlqueue.worker.handlers import handles
+from dagster_sqlqueue.worker.worker import Worker, WorkOptions
 from tests.support import Work, caller
 
 KILLER = 17
@@ -52,6 +55,28 @@ def by_consumer(victim: Victim) -> None:
         Consumer(
             queue, victim.spec, handler, batch=victim.how == "batch", batch_size=victim.batch_size, mode=mode
         ).drain()
+
+
+def slowly(job: Job[Work]) -> None:
+    """Kill the process, or be at work when another job of it does so."""
+    time.sleep(0.5)
+    handle(job)
+    time.sleep(1.5)
+
+
+def drain_in_threads(victim: Victim, other: QueueSpec[Work]) -> None:
+    """Work two queues off in two threads, a job at a time, or die over it."""
+    with SqlQueue(victim.url, schema=victim.schema, pool_size=10) as queue:
+        if victim.how == "worker":
+            handlers = [(handles(victim.spec, concurrency=4)(slowly), 1.0), (handles(other)(slowly), 1.0)]
+            Worker(queue, handlers, WorkOptions(drain=True), report=lambda *event, **fields: None).run()
+            return
+        consumers = [Consumer(queue, spec, slowly, batch_size=1, mode=victim.how) for spec in (victim.spec, other)]
+        threads = [threading.Thread(target=consumer.drain) for consumer in consumers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def by_managers(victim: Victim) -> None:

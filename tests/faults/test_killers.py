@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Backoff, NewJob, QueueSpec, RateLimit, SqlQueue, Strategy
-from tests.faults.killer import KILLER, Victim, drain
+from tests.faults.killer import KILLER, Victim, drain, drain_in_threads
 from tests.gate.patience import PATIENCE
 from tests.support import Work, rows, value
 
@@ -86,3 +86,27 @@ def test_a_job_that_kills_its_process_dies_alone(queue: SqlQueue, url: str, kind
     assert "its consumer died" in error
     # Once among the others, three times by itself, and one start that buries it.
     assert len(ended) <= 5
+
+
+@pytest.mark.parametrize("how", ["leased", "transactional", "worker"])
+def test_what_another_thread_works_on_does_not_die_of_it(queue: SqlQueue, url: str, how: str) -> None:
+    lethal, other = (
+        QueueSpec(name, Work, bucket_count=4, lease_seconds=300, max_attempts=3, backoff=Backoff(0, jitter=0))
+        for name in ("lethal", "other")
+    )
+    for spec in (lethal, other):
+        queue.create_queue(spec)
+    queue.enqueue(lethal, Work(n=KILLER))
+    queue.enqueue_many(other, [Work(n=1), Work(n=2)])
+    for _ in range(12):
+        process = _processes.Process(
+            target=drain_in_threads, args=(Victim(url, queue.database.schema, lethal, how, 1), other)
+        )
+        process.start()
+        process.join(PATIENCE)
+        assert process.exitcode in (0, -signal.SIGKILL)
+        rows(queue, "UPDATE {s}.job SET available_at = now() WHERE state = 'running'")
+        if not value(queue, "SELECT count(*) FROM {s}.job"):
+            break
+    found = rows(queue, "SELECT queue, state, attempt FROM {s}.job_archive ORDER BY queue, id")
+    assert found == [("lethal", "failed", 3), ("other", "succeeded", 1), ("other", "succeeded", 1)]

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,10 @@ class Queued(BaseModel):
     parts: deque[dict[str, Any]]
 
 
+class Numbers(BaseModel):
+    parts: Iterable[float]
+
+
 class Texts(BaseModel):
     content: Json[Any]
 
@@ -59,6 +63,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[BaseModel], str]] = {
     "anything, in a set": (lambda: {"anything": {NAN}}, Open, r"anything\.0 is nan"),
     "anything, in a deque": (lambda: {"anything": deque([1, NAN])}, Open, r"anything\.1 is nan"),
     "a deque that is declared": (lambda: {"parts": deque([{"x": NAN}])}, Queued, r"parts\.0\.x is nan"),
+    "a generator": (lambda: {"x": (n for n in [1, NAN])}, Open, "x is an iterator"),
+    "a generator inside": (lambda: {"x": {"y": [map(float, ["1", "inf"])]}}, Open, r"x\.y\.0 is an iterator"),
+    "declared to be iterable": (lambda: {"parts": (n for n in [1.0, NAN])}, Numbers, "parts is an iterator"),
+    "keys that are one in JSON": (lambda: {"x": {1: NAN, "1": 5}}, Open, "x has the key '1' twice"),
     "anything, as a key": (lambda: {"anything": {NAN: 1}}, Open, "anything is nan"),
     "anything, in a dataclass": (lambda: {"anything": Point(NAN)}, Open, r"anything\.x is nan"),
     "a mapping": (lambda: {"more": {"y": NAN}}, Open, r"more\.y is nan"),
@@ -107,6 +115,7 @@ class Careful(BaseModel):
 TAKEN: list[tuple[Any, type[BaseModel], str]] = [
     ({"x": None, "y": [None]}, Open, '"x":null'),
     ({"x": "NaN null None", "y": "Infinity"}, Open, "NaN null None"),
+    ({"x": (n for n in [1, 2])}, Open, '"x":[1,2]'),
     ({"x": Decimal("NaN")}, Open, '"x":"NaN"'),
     ({"x": {"None": 1, "NaN": None}}, Open, '"NaN":null'),
     ({"x": NAN}, Careful, '{"x":null}'),

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from dagster_sqlqueue import Mode, NewJob, QueueSpec, Reject, SqlQueue
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry
@@ -161,3 +163,24 @@ def test_a_transactional_batch_is_refused_whose_queue_is_given_turns_while_it_be
         with pytest.raises(InvalidInput, match="queue 'work' is ordered or has limits"):
             sealed.result(PATIENCE)
     assert finish_all(queue) == [0, 1]
+
+
+@pytest.mark.parametrize("write", ["complete", "requeue", "hold"])
+def test_an_end_in_autocommit_is_undone_if_the_next_cannot_be_let_in(queue: SqlQueue, url: str, write: str) -> None:
+    verbs: dict[str, Callable[[ClaimedJob, Executor | None], object]] = {
+        "complete": lambda job, executor: queue.complete([job], executor=executor),
+        "requeue": lambda job, executor: queue.requeue([(job, Retry("again", after=3_600))], executor=executor),
+        "hold": lambda job, executor: queue.hold([(job, "look")], executor=executor),
+    }
+    put(queue, LIMITED, 2, ordering_key="k")
+    (first,) = claim(queue, 1)
+    claim(queue)
+    before = states(queue)
+    with caller(url) as locking, caller(url, autocommit=True) as theirs:
+        locking.execute(f'SELECT FROM "{queue.database.schema}".job WHERE id <> %s FOR UPDATE'.encode(), (first.id,))
+        theirs.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            verbs[write](first, queue.database.within(theirs))
+    assert states(queue) == before
+    verbs[write](first, None)
+    assert waiting(queue) == 0

@@ -10,7 +10,7 @@ from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.lifecycle import Event, LiveState
 from dagster_sqlqueue.model.queue import PoisonPolicy, Strategy
-from dagster_sqlqueue.queue.strategies import FROM_THE_HEAD
+from dagster_sqlqueue.queue.head_hints import FROM_THE_HEAD
 from tests.statemachine.hints import ModelHints, places
 from tests.statemachine.jobs import NEVER, Divergence, Lease, ModelJob, Moment, check_choice, order, without_suspects
 

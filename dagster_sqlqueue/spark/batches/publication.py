@@ -10,7 +10,8 @@ import psycopg
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.payload.serialization import json_text, storable_text
+from dagster_sqlqueue.payload.serialization import json_text
+from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.unpublished_batches import give_back, let_in
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held

@@ -156,16 +156,21 @@ BEGIN
                     heads_known := sqlqueue_v1._heads(claim.queue, NULL);
                 END IF;
                 -- Each bucket has its own time at which a claim read it from the very beginning: a claim reads as many
-                -- buckets as it takes to fill it.
+                -- buckets as it takes to fill it. One that may begin anywhere begins where that is longest ago.
                 old := ARRAY(
                     SELECT b.no
-                    FROM unnest(buckets) AS b (no)
-                    WHERE COALESCE(
-                        CAST(heads_known -> 'swept' ->> CAST(b.no AS text) AS float8)
-                        < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true
-                    )
+                    FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                    CROSS JOIN LATERAL (
+                        SELECT CAST(heads_known -> 'swept' ->> CAST(b.no AS text) AS float8) AS swept
+                    ) AS head
+                    WHERE COALESCE(head.swept < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true)
+                    ORDER BY head.swept NULLS FIRST, b.place
                 );
                 swept := cardinality(old) = cardinality(buckets);
+                IF claim.buckets IS NULL AND cardinality(old) > 0 THEN
+                    wanted := array_position(buckets, old[1]);
+                    buckets := buckets[wanted:] || buckets[:wanted - 1];
+                END IF;
                 LOOP
                     suspects := cardinality(chosen) = 0;
                     hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
