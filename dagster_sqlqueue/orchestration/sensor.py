@@ -49,9 +49,9 @@ class SensorSettings:
         jobs_per_run: the jobs for one run instead; None: by the measured rate.
         start_seconds: how long a run may take from its process to its op before another run gets its buckets; None: the
             lease of the queue's jobs, at least 30 s.
-        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets; None:
-            `start_seconds`, or three times as long as the slowest of the job's latest five starts. The time in Dagster's own
-            run queue does not count. A run that starts later still works.
+        starting_seconds: how long a run may be starting, by Dagster's record of it, before another run gets its buckets;
+            None: ten minutes, or `start_timeout_seconds` of Dagster's run monitoring, if that is on and longer. The time in
+            Dagster's own run queue does not count. A run that starts later still works.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
         batch_size: jobs for each claim; None: `Consumer` chooses by the handler's time.
@@ -177,7 +177,6 @@ class _Tick:
             instance,
             name,
             sensor=self.sensor,
-            job=self.consumer.job.name,
             start_seconds=self._start_seconds,
             starting_seconds=settings.starting_seconds,
         )

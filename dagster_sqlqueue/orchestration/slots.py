@@ -136,11 +136,15 @@ def release(queue: SqlQueue, slot: Slot) -> bool:
     return bool(queue.database.run("slot_release", _of(slot)))
 
 
-def forget(queue: SqlQueue, slot: Slot) -> bool:
-    """Release a slot for which no run was created, as if none had been requested; false if a run has it, or the token no
-    longer holds it.
+def forget(queue: SqlQueue, slot: Slot, *, run_id: str | None = None) -> bool:
+    """Release a slot as if no run had been requested for it; false if another run has it, or the token no longer holds it.
+
+    Args:
+        queue: where the slot is.
+        slot: the slot.
+        run_id: of its run, which has not started; None: no run was created.
     """
-    return bool(queue.database.run("slot_forget", _of(slot)))
+    return bool(queue.database.run("slot_forget", {**_of(slot), "run_id": run_id}))
 
 
 def _of(slot: Slot) -> dict[str, object]:

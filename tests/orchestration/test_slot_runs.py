@@ -23,7 +23,6 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
     slots,
 )
-from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG
 from tests.orchestration.support import Deployment, NewInstance, configs, expire
 from tests.support import Work, rows, states, value
 
@@ -84,58 +83,45 @@ def age(deployment: Deployment, run_id: str, seconds: float) -> None:
         connection.execute(RunsTable.update().where(RunsTable.c.run_id == run_id).values(update_timestamp=then))
 
 
-def start_and_end(deployment: Deployment, consumer: QueueConsumer[Work], request: Any, seconds: float) -> None:
-    """A run of the job that took so long to start."""
-    run_id = make(deployment, consumer, replace_token(request), Status.STARTING)
-    now = time.time()
-    for kind, at in (
-        (dg.DagsterEventType.RUN_STARTING, now - seconds),
-        (dg.DagsterEventType.RUN_START, now),
-        (dg.DagsterEventType.RUN_SUCCESS, now),
-    ):
-        event = dg.DagsterEvent(kind.value, consumer.job.name)
-        deployment.instance.report_dagster_event(event, run_id=run_id, timestamp=at)
-
-
-def replace_token(request: Any) -> Any:
-    return request.with_replaced_attrs(tags={**request.tags, TOKEN_TAG: "another"})
-
-
 @pytest.mark.parametrize("status", [Status.NOT_STARTED, Status.STARTING])
-def test_a_run_that_never_starts_keeps_its_buckets_for_as_long_as_a_lease(
+def test_no_other_run_is_requested_while_one_is_starting_and_none_is_counted_as_one_that_took_nothing(
     queue: SqlQueue,
     deployment: Deployment,
     consumer: QueueConsumer[Work],
     sensor: dg.SensorDefinition,
-    spec: QueueSpec[Work],
     status: Status,
 ) -> None:
-    """Its launcher died, and nobody has informed Dagster."""
+    """Starts of minutes are usual on Kubernetes. Here the launcher died, and nobody has informed Dagster."""
     deployment.enqueue(Work(n=1))
-    (request,) = deployment.tick(sensor).run_requests
-    run_id = make(deployment, consumer, request, status)
-    assert not configs(deployment.tick(sensor))
-    age(deployment, run_id, spec.lease_seconds + 1)
     result = deployment.tick(sensor)
-    assert len(configs(result)) == 1
-    assert re.search(f"free again: run {run_id[:8]} has not started for 30\\d s", result.cursor)
-    deployment.drain(consumer, **{**configs(result)[0], "linger_seconds": 0})
-    assert slots.asked(queue, "work") == {}
+    for _ in range(4):
+        (request,) = result.run_requests
+        run_id = make(deployment, consumer, request, status)
+        for seconds in (75, 590):
+            expire(queue)
+            age(deployment, run_id, seconds)
+            waiting = deployment.tick(sensor)
+            assert not configs(waiting)
+            assert re.search(rf"run {run_id[:8]} \(\w+ for \d+ s\) has buckets 0-3", waiting.cursor)
+        age(deployment, run_id, 601)
+        result = deployment.tick(sensor)
+        assert re.search(f"free again: run {run_id[:8]} has not started for 60\\d s; requested a run", result.cursor)
+        assert "no run took a job" not in result.cursor
+        assert {one.starts for one in slots.asked(queue, "work").values()} == {1}
 
 
-def test_a_run_has_three_times_as_long_to_start_as_the_slowest_of_the_latest(
-    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition, spec: QueueSpec[Work]
+def test_dagsters_own_time_for_a_start_counts_if_it_is_longer(
+    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition, new_instance: NewInstance
 ) -> None:
-    """Starts of minutes are usual on Kubernetes: none of them is asked for twice."""
     deployment.enqueue(Work(n=1))
-    (request,) = deployment.tick(sensor).run_requests
-    for seconds in (1.0, spec.lease_seconds, 2.0):
-        start_and_end(deployment, consumer, request, seconds)
-    run_id = make(deployment, consumer, request, Status.STARTING)
-    age(deployment, run_id, 2.5 * spec.lease_seconds)
-    assert not configs(deployment.tick(sensor))
-    age(deployment, run_id, 3.5 * spec.lease_seconds)
-    assert len(configs(deployment.tick(sensor))) == 1
+    with new_instance(run_monitoring={"enabled": True, "start_timeout_seconds": 1_800}) as monitored:
+        deployment = replace(deployment, instance=monitored)
+        (request,) = deployment.tick(sensor).run_requests
+        run_id = make(deployment, consumer, request, Status.STARTING)
+        age(deployment, run_id, 1_700)
+        assert not configs(deployment.tick(sensor))
+        age(deployment, run_id, 1_900)
+        assert len(configs(deployment.tick(sensor))) == 1
 
 
 def test_the_time_for_a_start_can_be_set(

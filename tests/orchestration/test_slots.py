@@ -120,7 +120,10 @@ def test_a_slot_without_a_run_is_forgotten_with_what_was_asked_for(queue: SqlQue
     assert slot
     assert slots.extend(queue, slot, seconds=3_600, run_id="a run")
     assert not slots.forget(queue, slot), "its run is there"
+    assert not slots.forget(queue, slot, run_id="another")
     assert {bucket: one.starts for bucket, one in slots.asked(queue, "work").items()} == {0: 1, 1: 1, 2: 1}
+    assert slots.forget(queue, slot, run_id="a run")
+    assert {bucket: one.starts for bucket, one in slots.asked(queue, "work").items()} == {0: 1, 1: 1}
 
 
 def test_a_slot_says_whose_it_is(queue: SqlQueue) -> None:
