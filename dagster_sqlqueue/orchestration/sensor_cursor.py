@@ -1,7 +1,7 @@
 """The cursor of a queue's sensor: what it remembers from tick to tick."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -35,6 +35,7 @@ class Memory:
         events_read_at: when a tick last read the asset's materialisations.
         heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
             first read it there.
+        left: the buckets whose first due job the runs that had come had left by the last tick.
         checks: the answers of the checks.
         checked_at: when they were last reported.
         rate: how fast runs ended jobs, as last measured.
@@ -51,6 +52,7 @@ class Memory:
     run_ended_at: float = 0.0
     events_read_at: float = 0.0
     heads: dict[str, tuple[str, float]] = field(default_factory=dict)
+    left: list[int] = field(default_factory=list)
     checks: dict[str, bool] = field(default_factory=dict)
     checked_at: float = 0.0
     rate: RunRate | None = None
@@ -69,6 +71,7 @@ class Memory:
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
             memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
+            memory.left = [int(bucket) for bucket in memory.left]
             memory.rate = _rate(kept.get("rate"))
         except (TypeError, ValueError, AttributeError, KeyError):
             return cls()
@@ -97,7 +100,17 @@ class Memory:
             since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
             self.heads[bucket] = (first, since)
             stood[head.bucket] = head.due_seconds - since
+            if (known is None or known[0] != first) and head.bucket in self.left:
+                self.left.remove(head.bucket)
         return stood
+
+    def still_left(self, left: Collection[int]) -> set[int]:
+        """Return those of the buckets whose first due job, the same, was left by runs at the last tick as well; remembers
+        the present ones. Call it after `stood`.
+        """
+        still = set(left) & set(self.left)
+        self.left = sorted(left)
+        return still
 
 
 def stood_by_cursors(instance: dg.DagsterInstance, heads: Sequence[Head]) -> dict[int, float]:

@@ -123,12 +123,19 @@ def extend(queue: SqlQueue, slot: Slot, *, seconds: float, run_id: str | None = 
     return tuple(rows[0][0]) if rows else None
 
 
-def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int]) -> bool:
+def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int], *, shared: bool = False) -> bool:
     """Add buckets to a taken slot; its run takes them over within seconds. Returns false if the slot has expired or passed
-    to another run, or another slot of the sensor covers one of the buckets.
+    to another run, or covers one of the buckets, or another slot of the sensor does.
+
+    Args:
+        queue: where the slot is.
+        slot: the slot.
+        buckets: the new ones.
+        shared: other slots may cover them as well.
     """
     lock = ("slot_lock", {"queue": slot.queue, "sensor": slot.sensor})
-    return bool(queue.database.run_together(lock, ("slot_widen", {**_of(slot), "buckets": list(buckets)}))[-1])
+    added = ("slot_widen", {**_of(slot), "buckets": list(buckets), "shared": shared})
+    return bool(queue.database.run_together(lock, added)[-1])
 
 
 def release(queue: SqlQueue, slot: Slot) -> bool:

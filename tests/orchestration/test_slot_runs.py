@@ -299,27 +299,74 @@ def test_a_tick_that_fails_has_reserved_nothing(
     assert slots.asked(queue, "work") == {}
 
 
-def test_what_a_busy_run_does_not_get_to_has_another_one_beside_it(
-    queue: SqlQueue,
-    deployment: Deployment,
-    consumer: QueueConsumer[Work],
-    sensor: dg.SensorDefinition,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its handlers take minutes, say. Here two ticks are over at once."""
-    monkeypatch.setattr("dagster_sqlqueue.orchestration.run_plan._STILL_SECONDS", 0.0)
-    deployment.enqueue_many(8)
-    rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 2")
-    first = deployment.tick(sensor)
-    (request,) = first.run_requests
+def come(deployment: Deployment, consumer: QueueConsumer[Work], request: Any) -> None:
+    """The run that was asked for starts, and claims a job, whose handler takes minutes."""
     run_id = make(deployment, consumer, request, Status.STARTING)
-    second = deployment.tick(sensor, first.cursor)
-    assert not second.run_requests, "it is on its way"
     begun = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, consumer.job.name)
     deployment.instance.report_dagster_event(begun, run_id=run_id)
-    third = deployment.tick(sensor, second.cursor)
-    (beside,) = configs(third)
-    assert sorted(beside["buckets"]) == [0, 1]
-    assert not configs(deployment.tick(sensor, third.cursor)), "the second one is on its way"
+    (config,) = (op["config"] for op in request.run_config["ops"].values())
+    deployment.queue.claim("work", limit=1, buckets=config["buckets"], worker=f"run/{run_id}")
+    slots.served(deployment.queue, "work", config["buckets"])
+
+
+def test_due_jobs_wait_for_two_ticks_while_a_slot_is_free(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    """Also behind several jobs of minutes, in whatever bucket they are."""
+    sensor = build_sqlqueue_sensor(consumer)
+    deployment.enqueue_many(3)
+    first = deployment.tick(sensor)
+    (request,) = first.run_requests
+    assert not configs(deployment.tick(sensor, first.cursor)), "it is on its way"
+    come(deployment, consumer, request)
+    once = deployment.tick(sensor, first.cursor)
+    assert not configs(once), "it came a moment ago"
+    twice = deployment.tick(sensor, once.cursor)
+    assert [sorted(config["buckets"]) for config in configs(twice)] == [[0, 1, 2, 3]] * 2
+    assert not configs(deployment.tick(sensor, twice.cursor)), "they are on their way"
+    for request in twice.run_requests:
+        come(deployment, consumer, request)
+    assert queue.depth("work").ready == 0
+
+    # Quick ones that come meanwhile.
+    cursor = deployment.tick(sensor, twice.cursor).cursor
+    queue.enqueue_many(deployment.spec, [Work(n=n) for n in range(3, 203)])
+    once = deployment.tick(sensor, cursor)
+    assert not configs(once)
+    twice = deployment.tick(sensor, once.cursor)
+    (config,) = configs(twice)
+    deployment.drain(consumer, **{**config, "linger_seconds": 0})
+    assert queue.depth("work").ready == 0
+
+
+def test_ticks_find_a_job_left_only_while_it_is_the_same_and_runs_may_share(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue_many(20)
+    rows(queue, "UPDATE {s}.job SET bucket = 0")
+    first = deployment.tick(sensor)
+    come(deployment, consumer, first.run_requests[0])
+    found = deployment.tick(sensor, first.cursor)
     alone = build_sqlqueue_sensor(consumer, settings=SensorSettings(share=False))
-    assert not configs(deployment.tick(alone, second.cursor))
+    assert not configs(deployment.tick(alone, found.cursor))
+    for _ in range(3):
+        # The run takes one after another.
+        queue.claim("work", limit=1, worker="run")
+        found = deployment.tick(sensor, found.cursor)
+        assert not configs(found)
+    assert len(configs(deployment.tick(sensor, found.cursor))) == 2
+
+
+def test_runs_without_due_jobs_share_what_is_left_where_no_slot_is_free(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    sensor = build_sqlqueue_sensor(consumer, settings=SensorSettings(max_runs=2))
+    deployment.enqueue_many(2)
+    rows(queue, "UPDATE {s}.job SET bucket = 0")
+    first = deployment.tick(sensor)
+    come(deployment, consumer, first.run_requests[0])
+    assert slots.acquire(queue, "work", 1, [1], seconds=3_600, sensor="work_sensor", shared=True, due=[])
+    once = deployment.tick(sensor, first.cursor)
+    twice = deployment.tick(sensor, once.cursor)
+    assert "they take over bucket 0" in twice.cursor
+    assert sorted(slots.taken(queue, "work", sensor="work_sensor")[1]) == [0, 1]

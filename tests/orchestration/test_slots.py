@@ -101,6 +101,9 @@ def test_a_slot_is_widened_by_what_no_other_one_covers(queue: SqlQueue) -> None:
     assert slots.widen(queue, first, [2, 3])
     assert slots.extend(queue, first, seconds=3_600) == (0, 2, 3)
     assert not slots.widen(queue, first, [3]), "it has that already"
+    assert not slots.widen(queue, first, [1, 3], shared=True), "part of it"
+    assert slots.widen(queue, first, [1], shared=True)
+    assert slots.taken(queue, "work") == {0: (0, 2, 3, 1), 1: (1,)}
     rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now()")
     assert not slots.widen(queue, first, [1])
 
