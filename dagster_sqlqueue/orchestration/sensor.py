@@ -151,7 +151,9 @@ def build_sqlqueue_sensor(
         # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
         requests = [tick.request(slot, state.heads) for slot in reserved]
-        memory.status = status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
+        status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
+        # Of the cursor a page may show twenty characters, beside the sensor's name.
+        memory.status = status.removeprefix(f"{queue_name}: ")
         context.log.info("%s", status)
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())

@@ -1,8 +1,9 @@
 """The cursor of a queue's sensor: what it remembers from tick to tick."""
 
 import json
+import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ CUT_OFF = 0.001
 """By how much a moment in the cursor may be too early."""
 
 _MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
-_SEEN = " after it was due: "
+_FIRST = re.compile(r"(.*), seen (-?[0-9.]+) s later")
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Memory:
     """The contents of a sensor's cursor, from tick to tick.
 
     Attributes:
-        status: the status line of the tick, for users who read the cursor.
+        status: the status of the tick, for users who read the cursor; not read back.
         counts: the counts ready, leased, scheduled and held, as last observed.
         observed_at: when they were observed.
         flowing: whether jobs were enqueued or ended within the minute before that.
@@ -67,7 +68,7 @@ class Memory:
     def of(cls, cursor: str | None) -> "Memory":
         """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
         try:
-            kept = json.loads(cursor or "{}")
+            kept = json.loads((cursor or "").partition("\n")[2] or "{}")
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
             memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
@@ -78,12 +79,20 @@ class Memory:
         return memory
 
     def cursor(self) -> str:
-        """Write the cursor for the next tick, and for users: moments as text, in UTC."""
-        written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
+        """Write the cursor for the next tick, and for users: the status in a line of its own, because Dagster's pages show
+        the beginning of a cursor; then what is not as in an empty memory, moments as text, in UTC.
+        """
+        usual = Memory()
+        written = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "status"}
+        written = {name: value for name, value in written.items() if value != getattr(usual, name)}
+        written |= {name: _moment(written[name]) for name in _MOMENTS if name in written}
         if self.rate is not None:
-            written["rate"]["per_second"] = round(self.rate.per_second, 1)
-        heads = {bucket: f"{seconds} s{_SEEN}{first}" for bucket, (first, seconds) in self.heads.items()}
-        return json.dumps({**written, "heads": heads}, indent=1)
+            written["rate"] = asdict(self.rate) | {"per_second": round(self.rate.per_second, 1)}
+        if self.heads:
+            written["heads"] = {
+                bucket: f"{first}, seen {since} s later" for bucket, (first, since) in self.heads.items()
+            }
+        return f"{self.status}\n{json.dumps(written)}"
 
     def stood(self, heads: Sequence[Head]) -> dict[int, float]:
         """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the
@@ -95,7 +104,7 @@ class Memory:
             bucket = str(head.bucket)
             if head.due_seconds < 0 or bucket in self.heads:
                 continue
-            first = f"priority {head.priority}, due at {head.available_at.isoformat()}, job {head.id}"
+            first = f"job {head.id} of priority {head.priority}, due {head.available_at.isoformat()}"
             known = before.get(bucket)
             since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
             self.heads[bucket] = (first, since)
@@ -129,8 +138,8 @@ def stood_by_cursors(instance: dg.DagsterInstance, heads: Sequence[Head]) -> dic
     return stood
 
 
-def _moment(seconds: float) -> str | None:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else None
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _seconds(moment: str | None) -> float:
@@ -145,5 +154,7 @@ def _rate(kept: dict[str, Any] | None) -> RunRate | None:
 
 
 def _head(text: str) -> tuple[str, float]:
-    seconds, _, first = text.partition(f" s{_SEEN}")
-    return first, float(seconds)
+    found = _FIRST.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return found[1], float(found[2])

@@ -1,5 +1,6 @@
 """What the tests of sensors and of runs share."""
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Callable
@@ -85,6 +86,17 @@ def code_location(file: Path) -> WorkspaceLoadTarget:
 def configs(result: Any) -> list[dict[str, Any]]:
     """The op's configuration in each run that was asked for."""
     return [next(iter(request.run_config["ops"].values()))["config"] for request in result.run_requests or []]
+
+
+def remembered(cursor: str) -> dict[str, Any]:
+    """What a sensor's cursor holds for the next tick."""
+    found: dict[str, Any] = json.loads(cursor.partition("\n")[2])
+    return found
+
+
+def changed(cursor: str, **kept: Any) -> str:
+    """The cursor with something else in it."""
+    return f"{cursor.partition(chr(10))[0]}\n{json.dumps(remembered(cursor) | kept)}"
 
 
 def observations(result: Any) -> list[dg.AssetObservation]:
