@@ -3,7 +3,7 @@
 A slot only avoids needless runs. Two consumers on one bucket share its work, whatever the slots are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -80,6 +80,18 @@ def served(queue: SqlQueue, name: str, buckets: Sequence[int] | None = None) -> 
     """Record that the run requested for these buckets has come. None: for all of them."""
     wanted = None if buckets is None else sorted(buckets)
     queue.database.run("buckets_served", {"queue": name, "buckets": wanted})
+
+
+def unserved(queue: SqlQueue, name: str, before: Collection[Asked]) -> None:
+    """Take back that the run requested for these buckets has come: it gave all jobs back, as any other run would.
+
+    Args:
+        queue: where the queue is.
+        name: the queue's.
+        before: the buckets as they were before the run had come.
+    """
+    wanted = {"buckets": [asked.bucket for asked in before], "starts": [asked.starts for asked in before]}
+    queue.database.run("buckets_unserved", {"queue": name, **wanted})
 
 
 def acquire(

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_drain_op, queue_consumer
-from tests.orchestration.support import WORK, Deployment, error_of
+from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_drain_op, queue_consumer, slots
+from tests.orchestration.support import WORK, Deployment, configs, error_of
 from tests.support import Work, rows
 
 
@@ -235,6 +235,25 @@ def test_a_run_whose_handler_returns_what_nothing_awaits_fails_and_gives_its_job
     assert "make the handler async def, or let it return an outcome" in error_of(result, wrong.op.name)
     assert set(rows(queue, "SELECT state, attempt FROM {s}.job")) == {("queued", 0)}
     assert queue.depth("work").ready == 5
+
+
+def test_runs_of_such_a_handler_are_requested_less_and_less_often(queue: SqlQueue, deployment: Deployment) -> None:
+    async def send(job: Job[Work]) -> None: ...
+
+    wrong, right = queue_consumer(WORK)(lambda job: send(job)), queue_consumer(WORK)(lambda job: None)
+    deployment.enqueue_many(9)
+    for starts in (1, 2):
+        (config,) = configs(deployment.tick(wrong.sensor))
+        result = deployment.execute(wrong.job, **{wrong.op.name: {**config, "linger_seconds": 0}})
+        assert not result.success
+        assert {one.starts for one in slots.asked(queue, "work").values()} == {starts}
+    waiting = deployment.tick(wrong.sensor)
+    assert not configs(waiting)
+    assert "no run took a job of bucket" in waiting.cursor
+    rows(queue, "UPDATE {s}.bucket SET asked_at = asked_at - interval '31 seconds'")
+    (config,) = configs(deployment.tick(right.sensor))
+    assert deployment.drain(right, **config).success
+    assert slots.asked(queue, "work") == {}
 
 
 def test_the_error_of_a_handler_of_a_wrong_payload_names_both() -> None:
