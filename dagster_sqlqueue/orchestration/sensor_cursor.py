@@ -68,7 +68,7 @@ class Memory:
     def of(cls, cursor: str | None) -> "Memory":
         """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
         try:
-            kept = json.loads((cursor or "").partition("\n")[2] or "{}")
+            kept = json.loads("".join((cursor or "").split("\n")[1:2]) or "{}")
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
             memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
@@ -79,8 +79,9 @@ class Memory:
         return memory
 
     def cursor(self) -> str:
-        """Write the cursor for the next tick, and for users: the status in a line of its own, because Dagster's pages show
-        the beginning of a cursor; then what is not as in an empty memory, moments as text, in UTC.
+        """Write the cursor for the next tick, and for users. Dagster's list of ticks shows the beginning and the end of a
+        cursor: it begins with the status, and ends with what the status says last. Between them is what is not as in an
+        empty memory, moments as text, in UTC.
         """
         usual = Memory()
         written = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "status"}
@@ -92,7 +93,7 @@ class Memory:
             written["heads"] = {
                 bucket: f"{first}, seen {since} s later" for bucket, (first, since) in self.heads.items()
             }
-        return f"{self.status}\n{json.dumps(written)}"
+        return "\n".join([self.status, json.dumps(written), self.status.rpartition("; ")[2]])
 
     def stood(self, heads: Sequence[Head]) -> dict[int, float]:
         """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the

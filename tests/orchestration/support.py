@@ -90,13 +90,14 @@ def configs(result: Any) -> list[dict[str, Any]]:
 
 def remembered(cursor: str) -> dict[str, Any]:
     """What a sensor's cursor holds for the next tick."""
-    found: dict[str, Any] = json.loads(cursor.partition("\n")[2])
+    found: dict[str, Any] = json.loads(cursor.split("\n")[1])
     return found
 
 
 def changed(cursor: str, **kept: Any) -> str:
     """The cursor with something else in it."""
-    return f"{cursor.partition(chr(10))[0]}\n{json.dumps(remembered(cursor) | kept)}"
+    status, _, last = cursor.split("\n")
+    return "\n".join([status, json.dumps(remembered(cursor) | kept), last])
 
 
 def observations(result: Any) -> list[dg.AssetObservation]:

@@ -145,10 +145,11 @@ def test_a_queue_that_is_stuck_says_so_once_a_minute_with_the_age_of_the_oldest(
 
 
 def test_a_person_can_read_the_cursor(deployment: Deployment, sensor: dg.SensorDefinition) -> None:
-    """Dagster's pages show its beginning."""
+    """Dagster's pages show its beginning and its end."""
     deployment.enqueue(Work(n=1))
     cursor = deployment.tick(sensor).cursor
     assert cursor.startswith("1 ready, 0 leased, 0 scheduled; requested a run for buckets 0-3\n")
+    assert cursor.endswith("\nrequested a run for buckets 0-3")
     kept = remembered(cursor)
     assert kept["counts"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
     assert datetime.fromisoformat(kept["observed_at"]).tzinfo is not None
