@@ -7,6 +7,7 @@
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
 | `UnreadablePayload` | a stored payload cannot be read, or its model breaks over it | cancel the job, or mend the model |
 | `UnknownVersion` | a payload's version is not known, or its upgrade failed | deploy the newer code, or mend the upgrade |
+| `WrongHandler` | a handler returned what nothing awaits, such as a coroutine | make it `async def`; no attempt was spent |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
@@ -55,6 +56,10 @@ class UnreadablePayload(InvalidPayload):
 
 class UnknownVersion(InvalidPayload):
     """A payload has a version that this process does not know, or could not upgrade."""
+
+
+class WrongHandler(QueueError):
+    """A handler returned a coroutine, or something else to be awaited, which nothing awaits: its jobs were given back."""
 
 
 class UnknownQueue(QueueError, LookupError):

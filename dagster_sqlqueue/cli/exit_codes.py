@@ -15,6 +15,7 @@ from dagster_sqlqueue.errors import (
     SchemaTooOld,
     TransactionLost,
     WaitTimedOut,
+    WrongHandler,
 )
 
 
@@ -61,6 +62,7 @@ again, a privilege was granted, a migration was applied, a queue was created, or
 
 _CODES: list[tuple[type[Exception], Code]] = [
     (InvalidInput, Code.INPUT),
+    (WrongHandler, Code.INPUT),
     (DecisionRefused, Code.INPUT),
     (GroupClosed, Code.INPUT),
     (DatabaseUnavailable, Code.DATABASE),

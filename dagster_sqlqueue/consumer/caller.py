@@ -13,6 +13,7 @@ from dagster_sqlqueue.consumer.handler import (
     AsyncHandler,
     Handler,
     Shape,
+    check_awaited,
     discreet,
     failed,
     is_async,
@@ -24,7 +25,7 @@ from dagster_sqlqueue.consumer.handler import (
 )
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.progress import Reporter
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -95,6 +96,7 @@ class Caller(Generic[Payload]):
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        check_awaited(self.spec, self.handler)
         self.shape = shape_of(self.handler, batch=self.batch)
         ways = {Shape.JOB: self._one_by_one, Shape.BATCH: self._together, Shape.ASYNC: self._side_by_side}
         self.outcomes = ways[self.shape]
@@ -212,6 +214,9 @@ def handle(
     """Call a handler for one job. Returns its outcome; a `Retry` for its exception, a `Reject` for a payload that does not
     fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
     What it says quotes no sensitive value of the payload.
+
+    Raises:
+        WrongHandler: it returned what is to be awaited.
     """
     try:
         payload = serialization.parse(spec, claimed.payload)
@@ -241,6 +246,8 @@ async def handle_async(
     try:
         async with limit:
             outcome = outcome_of(await handler(prepared.job))
+    except WrongHandler:
+        raise
     except (Exception, asyncio.CancelledError) as error:
         outcome = TIMED_OUT if limit.expired() and isinstance(error, TimeoutError) else failed(error)
     return discreet(spec, outcome, *prepared)
@@ -254,6 +261,8 @@ def handle_batch(
     """
     try:
         outcomes = outcomes_of(call([prepared.job for prepared in batch]), len(batch))
+    except WrongHandler:
+        raise
     except Exception as error:
         outcomes = [failed(error)] * len(batch)
     return [discreet(spec, outcome, *prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
@@ -276,6 +285,8 @@ def _call(spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJ
         if returned is None:
             return DONE
         outcome = outcome_of(returned)
+    except WrongHandler:
+        raise
     except Exception as error:
         outcome = failed(error)
     return discreet(spec, outcome, claimed, job)

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from dagster_sqlqueue.consumer.caller import Called, Caller, Prepared, UnderLease, handle_async, prepare
+from dagster_sqlqueue.consumer.caller import Caller, Prepared, UnderLease, handle_async, prepare
 from dagster_sqlqueue.consumer.handler import Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, settle_called
+from dagster_sqlqueue.errors import WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Done, Outcome
 
@@ -25,6 +26,9 @@ _POLL_SECONDS = 0.1
 
 _LOGGED_IDS = 20
 
+Ended: TypeAlias = tuple[ClaimedJob, Outcome | WrongHandler]
+"""A job with its outcome, or with what is wrong about the handler."""
+
 Claim = Callable[[int, bool], list[ClaimedJob]]
 """Claims up to so many jobs; true: they join others, so that none is taken whose lease ran out."""
 
@@ -33,7 +37,7 @@ class _Runner(Protocol):
     def start(self, claimed: ClaimedJob, job: Prepared[Any]) -> None:
         """Begin a job."""
 
-    def ended(self, seconds: float) -> list[Called]:
+    def ended(self, seconds: float) -> list[Ended]:
         """Wait until a job has ended, or the time is up. Returns those that have, with their outcomes."""
 
     def cancel(self) -> None:
@@ -78,6 +82,7 @@ class SideBySide:
     _empty_at: float = field(default=0.0, init=False)
     _runner: _Runner | None = field(default=None, init=False)
     _interrupted: threading.Event = field(default_factory=threading.Event, init=False)
+    _wrong: WrongHandler | None = field(default=None, init=False)
     cut_off: int = field(default=0, init=False)
 
     @property
@@ -101,11 +106,15 @@ class SideBySide:
 
         Returns:
             How many jobs are in hand or have ended; 0: nothing is due, and nothing is under way.
+
+        Raises:
+            WrongHandler: a handler returned what is to be awaited; its job was given back.
         """
         taken = self._fill() if may_claim else 0
         in_hand = len(self._running)
         if in_hand:
             self._settle(self._open().ended(_POLL_SECONDS))
+            self._complain()
         return max(taken, in_hand)
 
     def finish(self) -> None:
@@ -118,6 +127,7 @@ class SideBySide:
                     cancelled = True
                     self._open().cancel()
                 self._settle(self._open().ended(_POLL_SECONDS))
+            self._complain()
         finally:
             self._close()
 
@@ -137,6 +147,7 @@ class SideBySide:
             self._close()
             # A drain that goes on after an error begins anew.
             self._interrupted.clear()
+            self._wrong = None
             self.cut_off = 0
             if threaded:
                 self.heartbeat.let_go(left)
@@ -188,16 +199,18 @@ class SideBySide:
         else:
             self._settle([(claimed, made)])
 
-    def _settle(self, called: Sequence[Called]) -> None:
+    def _settle(self, called: Sequence[Ended]) -> None:
         ended: list[tuple[ClaimedJob, Outcome]] = []
         back: list[ClaimedJob] = []
+        misused: list[ClaimedJob] = []
         for claimed, outcome in called:
             self.heartbeat.end(claimed)
             del self._running[claimed.id]
             self._alone = self._alone and bool(self._running)
-            if outcome is None:
-                continue
-            if self._interrupted.is_set() and not isinstance(outcome, Done):
+            if isinstance(outcome, WrongHandler):
+                self._wrong = outcome
+                misused.append(claimed)
+            elif self._interrupted.is_set() and not isinstance(outcome, Done):
                 back.append(claimed)
             else:
                 ended.append((claimed, outcome))
@@ -207,6 +220,13 @@ class SideBySide:
         if back:
             self.cut_off += len(back)
             self._release(back, begun=True)
+        if misused:
+            self._release(misused, begun=True)
+
+    def _complain(self) -> None:
+        wrong, self._wrong = self._wrong, None
+        if wrong is not None:
+            raise wrong
 
     def _give_back_unbegun(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -245,7 +265,7 @@ class _Threads:
         self._caller = caller
         self._size = size
         self._begun: queue.SimpleQueue[tuple[ClaimedJob, Prepared[Any]] | None] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[Called] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         self._threads = 0
 
     def start(self, claimed: ClaimedJob, job: Prepared[Any]) -> None:
@@ -255,9 +275,9 @@ class _Threads:
             threading.Thread(target=self._run, name=f"sqlqueue-handler-{self._threads}", daemon=True).start()
         self._begun.put((claimed, job))
 
-    def ended(self, seconds: float) -> list[Called]:
+    def ended(self, seconds: float) -> list[Ended]:
         """Wait until a job has ended, or the time is up. Returns those that have."""
-        found: list[Called] = []
+        found: list[Ended] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._ended.get(timeout=seconds))
             while True:
@@ -275,7 +295,10 @@ class _Threads:
     def _run(self) -> None:
         while (given := self._begun.get()) is not None:
             claimed, job = given
-            self._ended.put((claimed, self._caller.call(job)))
+            try:
+                self._ended.put((claimed, self._caller.call(job)))
+            except WrongHandler as error:
+                self._ended.put((claimed, error))
 
 
 class _Loop:
@@ -293,11 +316,11 @@ class _Loop:
         made = handle_async(self._caller.spec, self._caller.handler, job, until)
         self._tasks[self._loop.create_task(made)] = claimed
 
-    def ended(self, seconds: float) -> list[Called]:
+    def ended(self, seconds: float) -> list[Ended]:
         """Wait until a job has ended, or the time is up. Returns those that have."""
         wait = asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._loop.run_until_complete(wait)
-        return [(self._tasks.pop(task), task.result()) for task in done]
+        return [(self._tasks.pop(task), _ended_by(task)) for task in done]
 
     def cancel(self) -> None:
         """Cancel what is under way; a handler may still end it in another way."""
@@ -310,3 +333,10 @@ class _Loop:
         if self._tasks:
             self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
         self._tasks.clear()
+
+
+def _ended_by(task: asyncio.Task[Outcome]) -> Outcome | WrongHandler:
+    try:
+        return task.result()
+    except WrongHandler as error:
+        return error

@@ -1,12 +1,13 @@
 """What a handler is, and the outcome of what it returned or raised. No I/O."""
 
 import enum
+import functools
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload
+from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -41,6 +42,32 @@ _MESSAGE_LIMIT = 1_000
 def is_async(handler: Any) -> bool:
     """Return whether the handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def function_behind(handler: Any) -> Any:
+    """Return the function behind a partial, a wrapper or an object with `__call__`."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    handler = inspect.unwrap(handler)
+    if inspect.isroutine(handler) or inspect.isclass(handler):
+        return handler
+    return inspect.unwrap(type(handler).__call__)
+
+
+def check_awaited(spec: QueueSpec[Any], handler: Any) -> None:
+    """Raise an error if a handler is a plain wrapper around an async function.
+
+    Raises:
+        InvalidInput: it is: nothing would await what it returns.
+    """
+    function = function_behind(handler)
+    if is_async(function) and not is_async(handler):
+        name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
+        raise InvalidInput(
+            f"the handler of {spec.label} is a plain wrapper around the async function {name!r:.100}, and nothing would"
+            " await what it returns; write the wrapper as async def, and let it await the function. If it runs the"
+            " function to its end, as asyncio.run does, leave functools.wraps out"
+        )
 
 
 def check_concurrency(concurrency: int) -> None:
@@ -106,6 +133,7 @@ def outcomes_of(given: Any, count: int) -> list[Outcome]:
 
     Raises:
         InvalidInput: it does not fit.
+        WrongHandler: it, or a part of it, is to be awaited.
     """
     if not isinstance(given, Sequence) or isinstance(given, str):
         return [outcome_of(given)] * count
@@ -114,7 +142,12 @@ def outcomes_of(given: Any, count: int) -> list[Outcome]:
             f"the handler was given {count} jobs and returned {len(given)} outcomes; return one for each job, in"
             " their order, or a single one for all of them"
         )
-    return [outcome_of(outcome) for outcome in given]
+    try:
+        return [outcome_of(outcome) for outcome in given]
+    except WrongHandler:
+        for outcome in given:
+            _let_go(outcome)
+        raise
 
 
 def outcome_of(outcome: Any) -> Outcome:
@@ -122,6 +155,7 @@ def outcome_of(outcome: Any) -> Outcome:
 
     Raises:
         InvalidInput: it is no outcome.
+        WrongHandler: it is to be awaited.
     """
     if outcome is None:
         return DONE
@@ -139,11 +173,27 @@ def outcome_of(outcome: Any) -> Outcome:
             return done
         case Retry() | Snooze() | Hold() | Reject() | Cancel():
             return outcome
+        case _ if inspect.isawaitable(outcome):
+            raise _never_awaited(outcome)
         case _:
             raise InvalidInput(
                 f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…), Hold(…), Reject(…),"
                 " Cancel(…) or None"
             )
+
+
+def _never_awaited(given: Any) -> WrongHandler:
+    _let_go(given)
+    return WrongHandler(
+        f"the handler returned a {type(given).__name__}, which is to be awaited, and nothing awaits it: make the handler"
+        " async def, or let it return an outcome. No attempt was spent; its jobs were given back"
+    )
+
+
+def _let_go(given: Any) -> None:
+    """Close a coroutine that nothing will await, so that Python does not warn of it."""
+    if inspect.iscoroutine(given):
+        given.close()
 
 
 def failed(error: BaseException) -> Retry:

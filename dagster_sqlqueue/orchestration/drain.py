@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.errors import QueueError
+from dagster_sqlqueue.errors import QueueError, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
@@ -189,6 +189,7 @@ def build_drain_op(
                 "slot %s passed to another run before this one started: it shares its buckets, and ends when nothing is due",
                 config.slot,
             )
+        asked = slots.asked(queue, spec.name)
         consumer = Consumer(
             queue,
             spec,
@@ -219,7 +220,12 @@ def build_drain_op(
                     linger_seconds=pace.linger_seconds,
                     after_batch=_Progress(context, spec.name),
                 )
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, WrongHandler):
+                # Else a run that fails like this one would be requested at every tick.
+                its = [one for one in asked.values() if not slot.covered or one.bucket in slot.covered]
+                with contextlib.suppress(QueueError):
+                    slots.unserved(queue, spec.name, its)
             context.log.warning("%s: ended early: %s", spec.name, summary_line(consumer.summary))
             raise
         slots.served(queue, spec.name, slot.covered or None)

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import is_async
+from dagster_sqlqueue.consumer.handler import check_awaited, function_behind, is_async
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import QueueSpec
@@ -79,17 +79,18 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
         batch: whether it takes a list of jobs; None: by its annotation; without one it takes a job.
 
     Raises:
-        InvalidInput: it takes something else, or is a generator.
+        InvalidInput: it takes something else, is a generator, or a plain wrapper around an async function.
     """
     if not callable(handler):
         raise InvalidInput(f"the handler of {spec.label} is {handler!r:.100}; decorate a function of a job")
     named = f"the handler {_name(handler)} of {spec.label}"
     shapes = _shapes(spec)
-    function = _function(handler)
+    function = function_behind(handler)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidInput(
             f"{named} is a generator, and the consumer would never see its outcome: return one, do not yield. {shapes}"
         )
+    check_awaited(spec, handler)
     try:
         parameters = inspect.signature(handler).parameters
     except (TypeError, ValueError):
@@ -163,16 +164,6 @@ def _annotations(function: Any) -> dict[str, Any]:
     except Exception:
         # Ignore an annotation that cannot be evaluated; the other annotations decide.
         return {name: one for name, one in getattr(function, "__annotations__", {}).items() if not isinstance(one, str)}
-
-
-def _function(handler: Any) -> Any:
-    """The function behind a partial, a method, a wrapper or an object with `__call__`: it has the annotations."""
-    while hasattr(handler, "func"):
-        handler = handler.func
-    handler = inspect.unwrap(handler)
-    if inspect.isroutine(handler) or inspect.isclass(handler):
-        return handler
-    return type(handler).__call__
 
 
 def _is_context(name: str, annotation: Any) -> bool:

@@ -11,8 +11,6 @@ SUSPECT_STARTS = 2
 """After this many requested runs without a claim a bucket is a suspect: it gets its runs apart from the others, every other
 time alone, and less and less often. A standing run keeps all of its buckets, and waits if one of them has to."""
 
-_STILL_SECONDS = 10.0
-"""Two ticks of Dagster's daemon."""
 _LONGEST_WAIT_SECONDS = 1_800.0
 _FIRST_WAIT_SECONDS = 30.0
 
@@ -25,7 +23,7 @@ class Plan:
         groups: the buckets of each run, by the number of its slot.
         waiting: the suspects with work whose next run has to wait, and for how many seconds.
         shared: whether live runs cover the same buckets.
-        widened: the buckets that live runs take over beside their own, by the number of the run's slot.
+        widened: the buckets that live runs take over, or share, beside their own, by the number of the run's slot.
     """
 
     groups: dict[int, tuple[int, ...]]
@@ -51,6 +49,9 @@ def drains(
     They also cover the buckets without work, for jobs that come while they live. Where no further run is allowed, a live run
     takes over the uncovered buckets.
 
+    For due jobs that live runs leave, it plans as many runs as are allowed and there are jobs: what is behind a job of
+    minutes may be another one. Where none is allowed, the live runs without due jobs share their buckets.
+
     Args:
         heads: the first job of each bucket and priority.
         buckets: the buckets to be covered.
@@ -60,7 +61,7 @@ def drains(
         ready: the number of due jobs.
         jobs_per_run: a backlog below it is worth one run, below twice as much two.
         share: where live runs cover all buckets and the backlog is worth more runs, further runs share their buckets.
-        still: the buckets that their live runs do not reach.
+        still: the buckets whose due jobs live runs leave, at the second tick that finds it.
     """
     taken = {bucket for run in covered.values() for bucket in run}
     free = [number for number in range(runs) if number not in covered]
@@ -79,31 +80,49 @@ def drains(
         if bucket not in taken and bucket not in set(due) and not suspect(asked.get(bucket))
     ]
     groups = [(*healthy[i::count], *idle[i::count]) for i in range(count)] + ([tried] if tried else [])
-    shared = share and not due and worth > len(covered)
+    resting = {bucket for bucket in urgent if suspect(asked.get(bucket)) and retry_seconds(asked[bucket]) > 0}
+    left = tuple(bucket for bucket in urgent if bucket in still and bucket not in resting) if share else ()
+    shared = bool(left) and not groups
     if shared:
-        groups = _shares(urgent, covered, worth - len(covered))
-    waited_for = tuple(bucket for bucket in urgent if bucket in still)
-    if share and not due and not groups and waited_for:
-        shared, groups = True, [waited_for]
+        others = (bucket for bucket in buckets if bucket not in left and not suspect(asked.get(bucket)))
+        groups = [(*left, *others)] * min(len(free), ready)
+    elif share and not groups and worth > len(covered):
+        shared, groups = True, _shares(urgent, covered, worth - len(covered))
     waiting = {bucket: wait for bucket, wait in waits.items() if wait > 0}
     widest = _least_busy(urgent, covered, asked) if healthy and count <= 0 else None
     widened = {} if widest is None else {widest: (*healthy, *idle)}
+    if left and not free:
+        for number in _without_due_jobs(urgent, covered, asked):
+            widened[number] = (*widened.get(number, ()), *left)
     return Plan(dict(zip(free, groups, strict=False)), waiting, shared, widened)
 
 
-def unreached(
-    stood: Mapping[int, float], covered: Mapping[int, Sequence[int]], at_work: Mapping[int, float]
+def left_by_runs(
+    heads: Sequence[Head],
+    *,
+    covered: Mapping[int, Sequence[int]],
+    at_work: Mapping[int, float],
+    asked: Mapping[int, Asked],
+    start_seconds: float,
 ) -> set[int]:
-    """Find the buckets whose first job has been the same for two ticks, while all runs that cover them were at work.
+    """Find the buckets with due jobs whose runs have all come, and have not taken these jobs.
 
     Args:
-        stood: for how many seconds the first job of a bucket has been the same.
+        heads: the first job of each bucket and priority.
         covered: the buckets of live runs, by the number of their slot.
-        at_work: for how many seconds these runs have run, by the same number.
+        at_work: for how many seconds these runs have run, by the same number; without those that have not started.
+        asked: the buckets whose requested runs have done nothing so far.
+        start_seconds: how long a run may run before its first claim.
     """
-    busy = {number for number, seconds in at_work.items() if seconds >= _STILL_SECONDS}
-    coming = {bucket for number, buckets in covered.items() if number not in busy for bucket in buckets}
-    return {bucket for bucket, seconds in stood.items() if seconds >= _STILL_SECONDS and bucket not in coming}
+    come = {
+        number
+        for number, buckets in covered.items()
+        if number in at_work and (at_work[number] >= start_seconds or not asked.keys() & set(buckets))
+    }
+    due = {head.bucket for head in heads if head.due_seconds >= 0}
+    reached = {bucket for number in come for bucket in covered[number]}
+    coming = {bucket for number, buckets in covered.items() if number not in come for bucket in buckets}
+    return due & reached - coming
 
 
 def standing(
@@ -168,6 +187,17 @@ def _least_busy(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], ask
         if not any(suspect(asked.get(bucket)) for bucket in buckets)
     }
     return min(loads, key=lambda number: loads[number], default=None)
+
+
+def _without_due_jobs(
+    urgent: Sequence[int], covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]
+) -> list[int]:
+    """The slots none of whose buckets has a due job, without the slots of suspects."""
+    return [
+        number
+        for number, buckets in covered.items()
+        if not any(bucket in urgent or suspect(asked.get(bucket)) for bucket in buckets)
+    ]
 
 
 def _overdue(asked: Mapping[int, Asked], suspects: Sequence[int]) -> bool:

@@ -1,7 +1,7 @@
 """The sensor that reads the bucket heads and requests drain runs."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +19,7 @@ from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, lin
 from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
-from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
+from dagster_sqlqueue.orchestration.run_plan import Plan, drains, left_by_runs, standing
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, RunRate, jobs_in, measured
 from dagster_sqlqueue.orchestration.sensor_cursor import Memory
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
@@ -49,14 +49,14 @@ class SensorSettings:
         jobs_per_run: the jobs for one run instead; None: by the measured rate.
         start_seconds: how long a run may take from its process to its op before another run gets its buckets; None: the
             lease of the queue's jobs, at least 30 s.
-        starting_seconds: how long a run may have the status `STARTING` before another run gets its buckets; None:
-            `start_seconds`, or three times as long as the slowest of the job's latest five starts. The time in Dagster's own
-            run queue does not count. A run that starts later still works.
+        starting_seconds: how long a run may be starting, by Dagster's record of it, before another run gets its buckets;
+            None: ten minutes, or `start_timeout_seconds` of Dagster's run monitoring, if that is on and longer. The time in
+            Dagster's own run queue does not count. A run that starts later still works.
         budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
             consumer's mode.
         batch_size: jobs for each claim; None: `Consumer` chooses by the handler's time.
-        share: where live runs cover all buckets with work, and the backlog is worth more runs, or they have not claimed
-            from a bucket for ten seconds, request further runs that share their buckets; else no bucket has two runs of the
+        share: where live runs cover all buckets with work, and the backlog is worth more runs, or two ticks find that they
+            have left the same due job, request further runs that share their buckets; else no bucket has two runs of the
             sensor at a time.
         region: request runs for the buckets of this region only.
         tags: request runs only for jobs that have all of these tags.
@@ -143,7 +143,7 @@ def build_sqlqueue_sensor(
         tick = _Tick(queue, queue.settings(queue_name), consumer, chosen, sensor_name)
         state = tick.read(context.instance, memory, run_ended=ended > memory.run_ended_at)
         stood = memory.stood(state.heads)
-        planned = tick.plan(state, stood)
+        planned = tick.plan(state, memory.still_left(tick.left(state)))
         links = partial(links_at_tick, context, queue_name, drain=consumer.job.name, sensor=sensor_name)
         events = list(
             report(queue, state, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
@@ -151,7 +151,9 @@ def build_sqlqueue_sensor(
         # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
         requests = [tick.request(slot, state.heads) for slot in reserved]
-        memory.status = status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
+        status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
+        # Of the cursor a page may show twenty characters, beside the sensor's name.
+        memory.status = status.removeprefix(f"{queue_name}: ")
         context.log.info("%s", status)
         if requests:
             return dg.SensorResult(run_requests=requests, asset_events=events, cursor=memory.cursor())
@@ -177,7 +179,6 @@ class _Tick:
             instance,
             name,
             sensor=self.sensor,
-            job=self.consumer.job.name,
             start_seconds=self._start_seconds,
             starting_seconds=settings.starting_seconds,
         )
@@ -192,7 +193,20 @@ class _Tick:
         paused = self.known.paused_at is not None
         return QueueState(name, paused, heads, depth, found, slots.asked(self.queue, name), per_run)
 
-    def plan(self, state: QueueState, stood: Mapping[int, float]) -> Plan:
+    def left(self, state: QueueState) -> set[int]:
+        """The buckets whose due jobs live runs leave, where a further run could claim them."""
+        # None could claim jobs either that a limit, the turn of a key, or their tags hold back.
+        if state.paused or self.known.limited or self.known.keyed or self.settings.tags:
+            return set()
+        return left_by_runs(
+            state.heads,
+            covered=state.covered,
+            at_work=state.capacity.at_work,
+            asked=state.asked,
+            start_seconds=self._start_seconds,
+        )
+
+    def plan(self, state: QueueState, still: Collection[int]) -> Plan:
         if state.paused:
             return Plan({}, {})
         buckets = self._buckets()
@@ -201,9 +215,6 @@ class _Tick:
         if self.settings.tags and state.depth.ready and not self._any_fits():
             return Plan({}, {})
         its = set(buckets)
-        # A further run could not claim jobs either that a limit, the turn of a key, or their tags hold back.
-        free = not (self.known.limited or self.known.keyed or self.settings.tags)
-        still = unreached(stood, state.covered, state.capacity.at_work) if free else ()
         return drains(
             [head for head in state.heads if head.bucket in its],
             buckets=buckets,
@@ -221,7 +232,7 @@ class _Tick:
         more = []
         for number, buckets in planned.widened.items():
             slot = state.capacity.kept[number]
-            if slots.widen(self.queue, slot, buckets):
+            if slots.widen(self.queue, slot, buckets, shared=planned.shared):
                 slots.served(self.queue, slot.queue, buckets)
                 more.append(replace(slot, buckets=buckets))
         return more

@@ -1,8 +1,9 @@
 """The cursor of a queue's sensor: what it remembers from tick to tick."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ CUT_OFF = 0.001
 """By how much a moment in the cursor may be too early."""
 
 _MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
-_SEEN = " after it was due: "
+_FIRST = re.compile(r"(.*), seen (-?[0-9.]+) s later")
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Memory:
     """The contents of a sensor's cursor, from tick to tick.
 
     Attributes:
-        status: the status line of the tick, for users who read the cursor.
+        status: the status of the tick, for users who read the cursor; not read back.
         counts: the counts ready, leased, scheduled and held, as last observed.
         observed_at: when they were observed.
         flowing: whether jobs were enqueued or ended within the minute before that.
@@ -35,6 +36,7 @@ class Memory:
         events_read_at: when a tick last read the asset's materialisations.
         heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
             first read it there.
+        left: the buckets whose first due job the runs that had come had left by the last tick.
         checks: the answers of the checks.
         checked_at: when they were last reported.
         rate: how fast runs ended jobs, as last measured.
@@ -51,6 +53,7 @@ class Memory:
     run_ended_at: float = 0.0
     events_read_at: float = 0.0
     heads: dict[str, tuple[str, float]] = field(default_factory=dict)
+    left: list[int] = field(default_factory=list)
     checks: dict[str, bool] = field(default_factory=dict)
     checked_at: float = 0.0
     rate: RunRate | None = None
@@ -65,22 +68,32 @@ class Memory:
     def of(cls, cursor: str | None) -> "Memory":
         """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
         try:
-            kept = json.loads(cursor or "{}")
+            kept = json.loads("".join((cursor or "").split("\n")[1:2]) or "{}")
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
             memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
+            memory.left = [int(bucket) for bucket in memory.left]
             memory.rate = _rate(kept.get("rate"))
         except (TypeError, ValueError, AttributeError, KeyError):
             return cls()
         return memory
 
     def cursor(self) -> str:
-        """Write the cursor for the next tick, and for users: moments as text, in UTC."""
-        written = asdict(self) | {name: _moment(getattr(self, name)) for name in _MOMENTS}
+        """Write the cursor for the next tick, and for users. Dagster's list of ticks shows the beginning and the end of a
+        cursor: it begins with the status, and ends with what the status says last. Between them is what is not as in an
+        empty memory, moments as text, in UTC.
+        """
+        usual = Memory()
+        written = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "status"}
+        written = {name: value for name, value in written.items() if value != getattr(usual, name)}
+        written |= {name: _moment(written[name]) for name in _MOMENTS if name in written}
         if self.rate is not None:
-            written["rate"]["per_second"] = round(self.rate.per_second, 1)
-        heads = {bucket: f"{seconds} s{_SEEN}{first}" for bucket, (first, seconds) in self.heads.items()}
-        return json.dumps({**written, "heads": heads}, indent=1)
+            written["rate"] = asdict(self.rate) | {"per_second": round(self.rate.per_second, 1)}
+        if self.heads:
+            written["heads"] = {
+                bucket: f"{first}, seen {since} s later" for bucket, (first, since) in self.heads.items()
+            }
+        return "\n".join([self.status, json.dumps(written), self.status.rpartition("; ")[2]])
 
     def stood(self, heads: Sequence[Head]) -> dict[int, float]:
         """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the
@@ -92,12 +105,22 @@ class Memory:
             bucket = str(head.bucket)
             if head.due_seconds < 0 or bucket in self.heads:
                 continue
-            first = f"priority {head.priority}, due at {head.available_at.isoformat()}, job {head.id}"
+            first = f"job {head.id} of priority {head.priority}, due {head.available_at.isoformat()}"
             known = before.get(bucket)
             since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
             self.heads[bucket] = (first, since)
             stood[head.bucket] = head.due_seconds - since
+            if (known is None or known[0] != first) and head.bucket in self.left:
+                self.left.remove(head.bucket)
         return stood
+
+    def still_left(self, left: Collection[int]) -> set[int]:
+        """Return those of the buckets whose first due job, the same, was left by runs at the last tick as well; remembers
+        the present ones. Call it after `stood`.
+        """
+        still = set(left) & set(self.left)
+        self.left = sorted(left)
+        return still
 
 
 def stood_by_cursors(instance: dg.DagsterInstance, heads: Sequence[Head]) -> dict[int, float]:
@@ -116,8 +139,8 @@ def stood_by_cursors(instance: dg.DagsterInstance, heads: Sequence[Head]) -> dic
     return stood
 
 
-def _moment(seconds: float) -> str | None:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else None
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _seconds(moment: str | None) -> float:
@@ -132,5 +155,7 @@ def _rate(kept: dict[str, Any] | None) -> RunRate | None:
 
 
 def _head(text: str) -> tuple[str, float]:
-    seconds, _, first = text.partition(f" s{_SEEN}")
-    return first, float(seconds)
+    found = _FIRST.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return found[1], float(found[2])

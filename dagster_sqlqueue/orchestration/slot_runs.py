@@ -15,7 +15,6 @@ TOKEN_TAG = ".dagster/sqlqueue_slot_token"
 with this prefix off its pages; nobody has a use for a token there."""
 
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
-_BEGUN = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE)
 _NAMES = {
     dg.DagsterRunStatus.QUEUED: "queued",
     dg.DagsterRunStatus.NOT_STARTED: "made",
@@ -32,8 +31,10 @@ _NAMED = 8
 SUBMIT_SECONDS = 4.0
 """After this time a slot without a run is free. Ticks of a sensor begin five seconds apart and do not overlap, except where
 two daemons evaluate it: then it is the time that a tick has to create its runs."""
-_STARTS = 5
-_SLOWER = 3.0
+STARTING_SECONDS = 600.0
+"""How long a start may take where nothing is set: on Kubernetes and Fargate minutes are usual."""
+_LONG_SECONDS = 10.0
+"""After this time a start's duration is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Capacity:
     Attributes:
         kept: the slots that are taken, by their number.
         runs: the runs that hold them, in words, by the same number.
-        at_work: for how many seconds their runs have run, by the same number; without runs that have not started.
+        at_work: for how many seconds their runs have run, by the same number; without runs that are on their way.
         freed: the ended runs whose slots were released, in words.
     """
 
@@ -64,29 +65,28 @@ def capacity(
     name: str,
     *,
     sensor: str,
-    job: str,
     start_seconds: float,
     starting_seconds: float | None,
 ) -> Capacity:
     """Read which slots are taken, and update them by their runs.
 
     It releases a slot whose runs have ended, one whose run has been starting for too long, and one that an earlier tick
-    reserved before it died, or failed, without a run. It extends that of a run which waits in Dagster's own queue, and that
-    of one which is starting. Any other slot is taken until it expires.
+    reserved before it died, or failed, without a run; the latter two as if no run had been requested, since none came to
+    nothing. It extends that of a run which waits in Dagster's own queue, and that of one which is starting. Any other slot
+    is taken until it expires.
 
     Args:
         queue: where the slots are.
         instance: Dagster's, with the runs.
         name: the queue's.
         sensor: the name of the sensor that reserved the slots.
-        job: the name of the job of their runs.
         start_seconds: by how much to extend a slot each time.
-        starting_seconds: how long a start may take, after the run has left Dagster's queue; None: `start_seconds`, or three
-            times as long as the slowest of the job's latest starts.
+        starting_seconds: how long a start may take, after the run has left Dagster's queue; None: `STARTING_SECONDS`, or
+            the time after which Dagster's run monitoring ends it, if that is on and longer.
     """
     holdings = slots.holdings(queue, name, sensor=sensor)
     runs = _runs(instance, [str(holding.slot.token) for holding in holdings])
-    limit = _StartLimit(instance, job, start_seconds, starting_seconds)
+    limit = _longest_start(instance) if starting_seconds is None else starting_seconds
     kept, said, at_work, freed = {}, {}, {}, []
     for holding in holdings:
         slot, record = holding.slot, runs.get(str(holding.slot.token))
@@ -96,9 +96,13 @@ def capacity(
                 if slots.forget(queue, slot):
                     freed.append(f"no run was created for slot {slot.number}")
                 continue
-        elif over := _over(record, limit):
+        elif record.dagster_run.is_finished:
             if slots.release(queue, slot):
-                freed.append(f"run {short(record.dagster_run.run_id)} {over}")
+                freed.append(f"run {short(record.dagster_run.run_id)} {_NAMES[record.dagster_run.status]}")
+            continue
+        elif (since := _starting_for(record)) is not None and since >= limit:
+            if slots.forget(queue, slot, run_id=holding.run_id):
+                freed.append(f"run {short(record.dagster_run.run_id)} has not started for {since:.0f} s")
             continue
         elif record.dagster_run.status in _WAITING:
             known = holding.run_id is not None and holding.seconds > start_seconds / 2
@@ -151,43 +155,22 @@ def _never_submitted(holding: Holding, instance: dg.DagsterInstance) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _StartLimit:
-    """How long a start may take."""
-
-    instance: dg.DagsterInstance
-    job: str
-    usual_seconds: float
-    given_seconds: float | None
-
-    def passed(self, seconds: float) -> bool:
-        """Whether a start takes too long by now."""
-        if self.given_seconds is not None:
-            return seconds >= self.given_seconds
-        # Only a start that is slow by now is worth the reads.
-        return seconds >= self.usual_seconds and seconds >= _SLOWER * self._slowest()
-
-    def _slowest(self) -> float:
-        """The slowest of the job's latest starts, in seconds; 0: none is known."""
-        begun = dg.RunsFilter(job_name=self.job, statuses=list(_BEGUN))
-        stats = [self.instance.get_run_stats(run.run_id) for run in self.instance.get_runs(begun, limit=_STARTS)]
-        return max(
-            (one.start_time - one.launch_time for one in stats if one.start_time and one.launch_time), default=0.0
-        )
+def _longest_start(instance: dg.DagsterInstance) -> float:
+    if not instance.run_monitoring_enabled:
+        return STARTING_SECONDS
+    return max(STARTING_SECONDS, float(instance.run_monitoring_start_timeout_seconds))
 
 
-def _over(record: dg.RunRecord, limit: _StartLimit) -> str:
-    """Why a run has its slot no more, in words; empty: it has."""
-    status = record.dagster_run.status
-    if record.dagster_run.is_finished:
-        return _NAMES[status]
+def _starting_for(record: dg.RunRecord) -> float | None:
+    """For how many seconds a run has been starting, after it has left Dagster's queue; None: it is not."""
     # A run whose launcher died is starting for good unless Dagster's run monitoring is on.
-    since = time.time() - record.update_timestamp.timestamp()
-    starts = status in _WAITING and status is not dg.DagsterRunStatus.QUEUED
-    return f"has not started for {since:.0f} s" if starts and limit.passed(since) else ""
+    starting = record.dagster_run.status in _WAITING and record.dagster_run.status is not dg.DagsterRunStatus.QUEUED
+    return time.time() - record.update_timestamp.timestamp() if starting else None
 
 
 def _occupant(holding: Holding, record: dg.RunRecord | None) -> str:
     if record is not None:
-        return f"run {short(record.dagster_run.run_id)} ({_NAMES[record.dagster_run.status]})"
+        since = _starting_for(record)
+        long = "" if since is None or since < _LONG_SECONDS else f" for {since:.0f} s"
+        return f"run {short(record.dagster_run.run_id)} ({_NAMES[record.dagster_run.status]}{long})"
     return "a run on its way" if holding.run_id is None else f"run {short(holding.run_id)}"

@@ -3,7 +3,7 @@
 A slot only avoids needless runs. Two consumers on one bucket share its work, whatever the slots are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -82,6 +82,18 @@ def served(queue: SqlQueue, name: str, buckets: Sequence[int] | None = None) -> 
     queue.database.run("buckets_served", {"queue": name, "buckets": wanted})
 
 
+def unserved(queue: SqlQueue, name: str, before: Collection[Asked]) -> None:
+    """Take back that the run requested for these buckets has come: it gave all jobs back, as any other run would.
+
+    Args:
+        queue: where the queue is.
+        name: the queue's.
+        before: the buckets as they were before the run had come.
+    """
+    wanted = {"buckets": [asked.bucket for asked in before], "starts": [asked.starts for asked in before]}
+    queue.database.run("buckets_unserved", {"queue": name, **wanted})
+
+
 def acquire(
     queue: SqlQueue,
     name: str,
@@ -123,12 +135,19 @@ def extend(queue: SqlQueue, slot: Slot, *, seconds: float, run_id: str | None = 
     return tuple(rows[0][0]) if rows else None
 
 
-def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int]) -> bool:
+def widen(queue: SqlQueue, slot: Slot, buckets: Sequence[int], *, shared: bool = False) -> bool:
     """Add buckets to a taken slot; its run takes them over within seconds. Returns false if the slot has expired or passed
-    to another run, or another slot of the sensor covers one of the buckets.
+    to another run, or covers one of the buckets, or another slot of the sensor does.
+
+    Args:
+        queue: where the slot is.
+        slot: the slot.
+        buckets: the new ones.
+        shared: other slots may cover them as well.
     """
     lock = ("slot_lock", {"queue": slot.queue, "sensor": slot.sensor})
-    return bool(queue.database.run_together(lock, ("slot_widen", {**_of(slot), "buckets": list(buckets)}))[-1])
+    added = ("slot_widen", {**_of(slot), "buckets": list(buckets), "shared": shared})
+    return bool(queue.database.run_together(lock, added)[-1])
 
 
 def release(queue: SqlQueue, slot: Slot) -> bool:
@@ -136,11 +155,15 @@ def release(queue: SqlQueue, slot: Slot) -> bool:
     return bool(queue.database.run("slot_release", _of(slot)))
 
 
-def forget(queue: SqlQueue, slot: Slot) -> bool:
-    """Release a slot for which no run was created, as if none had been requested; false if a run has it, or the token no
-    longer holds it.
+def forget(queue: SqlQueue, slot: Slot, *, run_id: str | None = None) -> bool:
+    """Release a slot as if no run had been requested for it; false if another run has it, or the token no longer holds it.
+
+    Args:
+        queue: where the slot is.
+        slot: the slot.
+        run_id: of its run, which has not started; None: no run was created.
     """
-    return bool(queue.database.run("slot_forget", _of(slot)))
+    return bool(queue.database.run("slot_forget", {**_of(slot), "run_id": run_id}))
 
 
 def _of(slot: Slot) -> dict[str, object]:

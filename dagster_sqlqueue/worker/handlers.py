@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import AsyncHandler, Handler, check_concurrency
+from dagster_sqlqueue.consumer.handler import AsyncHandler, Handler, check_awaited, check_concurrency
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -70,8 +70,8 @@ def handles(
             a hundred.
 
     Raises:
-        InvalidInput: the concurrency is out of range, or what is decorated cannot be called with a job, or says by its
-            annotation that it takes the payloads of another model.
+        InvalidInput: the concurrency is out of range, or what is decorated cannot be called with a job, is a plain wrapper
+            around an async function, or says by its annotation that it takes the payloads of another model.
 
     Example:
         ```python
@@ -100,6 +100,7 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     name = getattr(handler, "__qualname__", repr(handler))
     if not callable(handler):
         raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
+    check_awaited(spec, handler)
     taken = payload_of(handler)
     if taken is not None and not issubclass(spec.payload, taken):
         raise InvalidInput(

@@ -67,6 +67,8 @@ def the_sensors_ticks_say_how_the_queue_is(site: Served, view: View) -> None:
     # Without those that asked for nothing, which soon fill the first page.
     view.page.goto(f"{site.base}/locations/events/sensors/events_sensor?status=success")
     expect(view.page.get_by_text(re.compile(r"^[1-9]\d* runs? requested")).first).to_be_visible()
+    # The column shows the beginning and the end of a cursor.
+    expect(view.page.locator("td").get_by_text(re.compile(r"^[\d,]+ ready, .*…")).first).to_be_visible()
     view.capture("sensor")
     latest = view.page.locator("tr").filter(has_text="Latest tick")
     status = view.page.get_by_text(re.compile(r"^events: 0 ready"))

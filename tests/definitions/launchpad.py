@@ -141,7 +141,8 @@ def main(day: str, arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
             if one.name in wanted or not wanted:
                 if hurry:
                     for op in config.get("ops", {}).values():
-                        op["config"]["linger_seconds"] = 0
+                        if "linger_seconds" in op["config"]:
+                            op["config"]["linger_seconds"] = 0
                 found[one.name] |= webserver.launch(one, config, day)
     return found
 

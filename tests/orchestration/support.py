@@ -1,5 +1,6 @@
 """What the tests of sensors and of runs share."""
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Callable
@@ -85,6 +86,18 @@ def code_location(file: Path) -> WorkspaceLoadTarget:
 def configs(result: Any) -> list[dict[str, Any]]:
     """The op's configuration in each run that was asked for."""
     return [next(iter(request.run_config["ops"].values()))["config"] for request in result.run_requests or []]
+
+
+def remembered(cursor: str) -> dict[str, Any]:
+    """What a sensor's cursor holds for the next tick."""
+    found: dict[str, Any] = json.loads(cursor.split("\n")[1])
+    return found
+
+
+def changed(cursor: str, **kept: Any) -> str:
+    """The cursor with something else in it."""
+    status, _, last = cursor.split("\n")
+    return "\n".join([status, json.dumps(remembered(cursor) | kept), last])
 
 
 def observations(result: Any) -> list[dg.AssetObservation]:

@@ -1,6 +1,5 @@
 """What ticks and checks say of a queue's health."""
 
-import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,7 +30,7 @@ from dagster_sqlqueue.orchestration import (
 )
 from dagster_sqlqueue.orchestration.sensor_cursor import Memory
 from dagster_sqlqueue.queue.endings import Ending
-from tests.orchestration.support import Deployment, configs, evaluations, observations
+from tests.orchestration.support import Deployment, changed, configs, evaluations, observations, remembered
 from tests.support import Work, rows
 
 NAMES = {"oldest_ready", "dead_letters", "stale_writes", "stalled_bucket"}
@@ -75,12 +74,12 @@ def age(queue: SqlQueue, seconds: float) -> None:
 
 def forget(cursor: str, **kept: Any) -> str:
     """The cursor as it is some time later: what was said is long ago."""
-    return json.dumps({**json.loads(cursor), "observed_at": None, **kept})
+    return changed(cursor, **{"observed_at": None, **kept})
 
 
 def ago(cursor: str, seconds: float) -> str:
     """The cursor as it is so much later."""
-    then = datetime.fromisoformat(json.loads(cursor)["observed_at"])
+    then = datetime.fromisoformat(remembered(cursor)["observed_at"])
     return forget(cursor, observed_at=(then - timedelta(seconds=seconds)).isoformat())
 
 
@@ -146,13 +145,17 @@ def test_a_queue_that_is_stuck_says_so_once_a_minute_with_the_age_of_the_oldest(
 
 
 def test_a_person_can_read_the_cursor(deployment: Deployment, sensor: dg.SensorDefinition) -> None:
+    """Dagster's pages show its beginning and its end."""
     deployment.enqueue(Work(n=1))
-    cursor = json.loads(deployment.tick(sensor).cursor)
-    assert cursor["status"].startswith("work: 1 ready, 0 leased, 0 scheduled; requested a run for buckets 0-3")
-    assert cursor["counts"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
-    assert datetime.fromisoformat(cursor["observed_at"]).tzinfo is not None
-    (head,) = cursor["heads"].values()
-    assert re.fullmatch(r"[0-9.]+ s after it was due: priority 0, due at .*", head)
+    cursor = deployment.tick(sensor).cursor
+    assert cursor.startswith("1 ready, 0 leased, 0 scheduled; requested a run for buckets 0-3\n")
+    assert cursor.endswith("\nrequested a run for buckets 0-3")
+    kept = remembered(cursor)
+    assert kept["counts"] == {"ready": 1, "leased": 0, "scheduled": 0, "held": 0}
+    assert datetime.fromisoformat(kept["observed_at"]).tzinfo is not None
+    (head,) = kept["heads"].values()
+    assert re.fullmatch(r"job [0-9a-f-]{36} of priority 0, due \S+, seen [0-9.]+ s later", head)
+    assert not kept.keys() & {"status", "paused", "left", "early_at", "rate"}, "nothing is to be said of them"
 
 
 def test_the_table_of_buckets_names_the_run_of_each(
@@ -254,7 +257,30 @@ def test_a_check_that_a_user_executes_knows_what_the_sensor_remembers(
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "null", "[]", "7", "{}", '{"heads": 7}', '{"heads": {"1": 7}}', "not JSON", '{"x": 1}']
+    "cursor",
+    [
+        *(
+            "",
+            "null",
+            "[]",
+            "7",
+            "{}",
+            "not JSON",
+            "\n",
+            "\nnull",
+            "\n[]",
+            "\n7",
+            '\n{"heads": 7}',
+            '\n{"heads": {"1": 7}}',
+        ),
+        *(
+            '\n{"heads": {"1": "first"}}',
+            '\n{"left": 7}',
+            '\n{"left": ["a"]}',
+            '\n{"observed_at": "soon"}',
+            '\n{"x": 1}',
+        ),
+    ],
 )
 def test_a_cursor_that_a_person_edited_harms_nothing(
     deployment: Deployment, sensor: dg.SensorDefinition, cursor: str

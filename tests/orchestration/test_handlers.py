@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_drain_op, queue_consumer
-from tests.orchestration.support import WORK, Deployment
+from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_drain_op, queue_consumer, slots
+from tests.orchestration.support import WORK, Deployment, configs, error_of
 from tests.support import Work, rows
 
 
@@ -199,6 +199,14 @@ def refused() -> Iterator[tuple[Callable[..., Any], bool | None, str]]:
 
     yield async_generator, None, r"is a generator"
 
+    async def asynchronous(job: Job[Work]) -> None: ...
+
+    @functools.wraps(asynchronous)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return asynchronous(*args, **kwargs)
+
+    yield wrapped, None, r"'work' is a plain wrapper around the async function 'asynchronous', and nothing would await"
+
 
 @pytest.mark.parametrize(("handler", "batch", "message"), [pytest.param(*one, id=one[0].__name__) for one in refused()])
 def test_any_other_shape_is_refused_at_decoration(
@@ -206,10 +214,46 @@ def test_any_other_shape_is_refused_at_decoration(
 ) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         queue_consumer(WORK, batch=batch)(handler)
-    if "make them agree" not in str(caught.value):
+    if "make them agree" not in str(caught.value) and "wrapper as async def" not in str(caught.value):
         assert "(job: Job[Work]) or of all jobs of a claim (jobs: list[Job[Work]])" in str(caught.value)
     with pytest.raises(InvalidInput, match=message):
         build_drain_op(WORK, handler, name="op", batch=batch)
+
+
+@pytest.mark.parametrize("more", [{}, {"concurrency": 3}, {"transactional": True}])
+def test_a_run_whose_handler_returns_what_nothing_awaits_fails_and_gives_its_jobs_back(
+    queue: SqlQueue, deployment: Deployment, more: dict[str, Any]
+) -> None:
+    """Attempts spent in a run that succeeds would send all jobs of the queue to the dead letter."""
+
+    async def send(job: Job[Work]) -> None: ...
+
+    wrong = queue_consumer(WORK, **more)(lambda job: send(job))
+    deployment.enqueue_many(5)
+    result = deployment.execute(wrong.job, **{wrong.op.name: {"linger_seconds": 0}})
+    assert not result.success
+    assert "make the handler async def, or let it return an outcome" in error_of(result, wrong.op.name)
+    assert set(rows(queue, "SELECT state, attempt FROM {s}.job")) == {("queued", 0)}
+    assert queue.depth("work").ready == 5
+
+
+def test_runs_of_such_a_handler_are_requested_less_and_less_often(queue: SqlQueue, deployment: Deployment) -> None:
+    async def send(job: Job[Work]) -> None: ...
+
+    wrong, right = queue_consumer(WORK)(lambda job: send(job)), queue_consumer(WORK)(lambda job: None)
+    deployment.enqueue_many(9)
+    for starts in (1, 2):
+        (config,) = configs(deployment.tick(wrong.sensor))
+        result = deployment.execute(wrong.job, **{wrong.op.name: {**config, "linger_seconds": 0}})
+        assert not result.success
+        assert {one.starts for one in slots.asked(queue, "work").values()} == {starts}
+    waiting = deployment.tick(wrong.sensor)
+    assert not configs(waiting)
+    assert "no run took a job of bucket" in waiting.cursor
+    rows(queue, "UPDATE {s}.bucket SET asked_at = asked_at - interval '31 seconds'")
+    (config,) = configs(deployment.tick(right.sensor))
+    assert deployment.drain(right, **config).success
+    assert slots.asked(queue, "work") == {}
 
 
 def test_the_error_of_a_handler_of_a_wrong_payload_names_both() -> None:

@@ -23,7 +23,8 @@ def test_a_closed_choice_of_queues(queue: SqlQueue, in_memory: Deployment) -> No
     assert only("show", id=str(job)).value["queue"] == "work"
     others = Launchpad(in_memory.resource, in_memory.instance, "other", "more")
     with pytest.raises(dg.DagsterInvalidConfigError):
-        others.run("hold", all=True)
+        others.run("hold", queue="work", all=True)
+    assert "queue is empty; name the queue" in others.refused("hold", all=True, dry_run=False)
     assert "the job is of queue 'work'; this shows jobs of other, more" in others.refused("show", id=str(job))
     tags = only.definitions.resolve_job_def("sqlqueue_hold").tags
     assert (tags["sqlqueue/launchpad"], tags["sqlqueue/queue"]) == ("hold", "work")

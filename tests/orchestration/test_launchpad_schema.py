@@ -94,9 +94,8 @@ def test_every_field_is_described(ask: Any, verb: str) -> None:
     found = fields(ask, f"sqlqueue_{verb}")
     assert all(len(field["description"]) > 10 for field in found.values())
     for name, field in found.items():
-        needed = {"queue", "id", "by", "to", "priority", "buckets"} | ({"reason"} if verb == "reject" else set())
-        assert field["isRequired"] is (name in needed), name
-        assert (field["defaultValueAsJson"] is None) is (name in needed), name
+        assert not field["isRequired"], name
+        assert field["defaultValueAsJson"] is not None, name
     assert (found.get("dry_run", {}).get("defaultValueAsJson") == "true") is (verb != "show")
     if "show_payloads" in found:
         assert found["show_payloads"]["defaultValueAsJson"] == "false"
@@ -128,7 +127,16 @@ def test_queues_are_a_closed_choice_where_they_are_named(ask: Any) -> None:
     one = fields(ask, "emails_pause")["queue"]
     assert (one["values"], one["isRequired"], one["defaultValueAsJson"]) == (["emails"], False, '"emails"')
     both = fields(ask, "both_pause")["queue"]
-    assert (both["values"], both["isRequired"]) == (["emails", "orders"], True)
+    assert (both["values"], both["isRequired"]) == (["", "emails", "orders"], False)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_job_can_be_launched_as_the_launchpad_opens(ask: Any, verb: str) -> None:
+    for prefix in ("sqlqueue", "emails", "both"):
+        job = f"{prefix}_{verb}"
+        filled_in = yaml.safe_load(ask(SCHEMA, job=job)["rootDefaultYaml"])
+        found = ask(VALID, job=job, config=json.dumps(filled_in))
+        assert found["__typename"] == "PipelineConfigValidationValid", (job, found)
 
 
 def test_the_launchpad_opens_with_a_dry_run_filled_in(ask: Any) -> None:
@@ -147,5 +155,5 @@ def test_a_wrong_config_is_reported_before_the_run(ask: Any) -> None:
     assert "lost" in wrong
     (unknown,) = problems("emails_redrive", everything=True)
     assert "everything" in unknown
-    (missing,) = problems("sqlqueue_redrive", all=True)
-    assert "queue" in missing
+    (other,) = problems("both_redrive", all=True, queue="letters")
+    assert "letters" in other

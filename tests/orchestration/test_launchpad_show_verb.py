@@ -15,7 +15,6 @@ from tests.support.decisions import PLAIN, put, take
 from tests.support.few import few
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("redrive", {}, "the selection names no jobs: give ids, a condition"),
     ("redrive", {"all": True, "tags": ["a"]}, "give ids alone, conditions alone, or all=True alone"),
     ("cancel", {"ids": ["7"]}, "'7' is no job id"),
     ("cancel", {"tags": [""]}, "tags holds ''"),
@@ -31,6 +30,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("reschedule", {"all": True, "seconds": -1.0}, "seconds is -1"),
     ("reschedule", {"all": True, "until": "soon"}, "until is 'soon', which is not a time"),
     ("reprioritise", {"all": True, "priority": 10}, "priority is 10; it must be 0 to 9"),
+    ("reprioritise", {"all": True}, "priority is None; it must be 0 to 9"),
+    ("approve", {"by": ""}, "by is ''; give the name of a person"),
+    ("approve", {"ids": [str(uuid4())]}, "by is None; give the name of a person"),
+    ("reject", {"by": "ann", "ids": [str(uuid4())]}, "the reason is None"),
+    ("assign", {"by": "ann", "ids": [str(uuid4())]}, "to is None; give the name of a person"),
     ("rebucket", {"buckets": 0}, "bucket_count of queue 'work' is 0"),
     ("pause", {"wait_seconds": -1.0}, "wait_seconds is -1"),
     ("pause", {"until": "2020-01-01T00:00:00Z"}, "which has passed by the database's clock; nothing was changed"),

@@ -1,6 +1,5 @@
 """What a queue's page shows of it: eight numbers that plot, tables for people, and the way to bring dead letters back."""
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
 )
 from dagster_sqlqueue.orchestration.markdown import INLINE
-from tests.orchestration.support import Deployment, evaluations
+from tests.orchestration.support import Deployment, changed, evaluations
 from tests.support import Work, rows
 
 
@@ -181,7 +180,7 @@ def test_what_ends_is_plotted_until_nothing_does(
     assert shown(first)["done_per_minute"] == 3
 
     def later(cursor: str) -> str:
-        return json.dumps({**json.loads(cursor), "observed_at": "2026-01-01T00:00:00+00:00"})
+        return changed(cursor, observed_at="2026-01-01T00:00:00+00:00")
 
     ago = "{0} = {0} - interval '2 minutes'"
     rows(queue, f"UPDATE {{s}}.job_archive SET {ago.format('run_at')}, {ago.format('finished_at')}")

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from dagster_sqlqueue.model.job import Head
-from dagster_sqlqueue.orchestration.run_plan import Plan, drains, standing, unreached
+from dagster_sqlqueue.orchestration.run_plan import Plan, drains, left_by_runs, standing
 from dagster_sqlqueue.orchestration.slots import Asked
 from dagster_sqlqueue.orchestration.tick_status import ranges
 
@@ -180,20 +180,53 @@ def test_live_runs_take_over_what_no_further_run_may_be_started_for() -> None:
     assert plan(seen[:2], covered=live, **everything).widened == {}
 
 
-def test_what_live_runs_do_not_get_to_gets_one_more_run_a_tick() -> None:
-    stood = {0: 300.0, 1: 11.0, 2: 9.0, 3: 300.0}
-    covered = {0: (0, 1, 2), 1: (1, 3)}
-    assert unreached(stood, covered, {0: 60.0, 1: 60.0}) == {0, 1, 3}
-    assert unreached(stood, covered, {0: 60.0, 1: 9.0}) == {0}, "the other run has just come"
-    assert unreached(stood, covered, {0: 60.0}) == {0}, "the other run is on its way"
+def test_due_jobs_are_left_by_runs_that_have_all_come() -> None:
+    seen = heads((0, 0, 9), (1, 0, 8), (2, 0, -7), (3, 0, 6), (4, 0, 5))
+
+    def left(at_work: dict[int, float], *asked: int) -> set[int]:
+        wanted = {bucket: Asked(bucket, 1, 5.0) for bucket in asked}
+        covered = {0: (0, 1, 2), 1: (1, 3)}
+        return left_by_runs(seen, covered=covered, at_work=at_work, asked=wanted, start_seconds=30.0)
+
+    assert left({0: 3.0, 1: 3.0}) == {0, 1, 3}
+    assert left({0: 3.0}) == {0}, "the other run has not started"
+    assert left({0: 60.0, 1: 3.0}, 3) == {0}, "it has started, and claimed nothing so far"
+    assert left({0: 60.0, 1: 60.0}, 3) == {0, 1, 3}, "it never will, it seems"
+    assert left({}) == set()
+
+
+def test_what_live_runs_leave_gets_all_runs_that_are_allowed() -> None:
     seen = heads(*((bucket, 0, 300 - bucket) for bucket in range(4)))
-    everything: dict[str, Any] = {"ready": 4, "jobs_per_run": 10, "still": {0, 3}}
-    planned = drains(seen, buckets=range(4), covered=covered, asked={}, runs=4, **everything)
-    assert (planned.groups, planned.shared) == ({2: (0, 3)}, True)
+    covered = {0: (0, 1, 2), 1: (1, 3)}
+
+    def planned(ready: int, **more: Any) -> Plan:
+        usual = {"buckets": range(4), "covered": covered, "asked": {}, "runs": 4, "jobs_per_run": 10, "still": {0, 3}}
+        return drains(seen, ready=ready, **{**usual, **more})
+
+    assert planned(1).groups == {2: (0, 3, 1, 2)}
+    assert planned(9).groups == {2: (0, 3, 1, 2), 3: (0, 3, 1, 2)}
+    assert planned(9).shared
     # Not where no run may be added, none may share, or a bucket has none at all.
-    assert drains(seen, buckets=range(4), covered=covered, asked={}, runs=2, **everything).groups == {}
-    assert drains(seen, buckets=range(4), covered=covered, asked={}, runs=4, share=False, **everything).groups == {}
-    assert drains(seen, buckets=range(4), covered={0: (0, 3)}, asked={}, runs=4, **everything).groups == {1: (1, 2)}
+    assert planned(9, runs=2).groups == {}
+    assert planned(9, share=False).groups == {}
+    uncovered = planned(9, covered={0: (0, 3)})
+    assert (uncovered.groups, uncovered.shared) == ({1: (1, 2)}, False)
+    # A suspect waits here as well, and keeps no other bucket from its runs.
+    suspect = {1: Asked(1, 5, 0.0), 3: Asked(3, 5, 0.0)}
+    assert planned(9, asked=suspect, covered={0: (0, 2, 3)}).groups == dict.fromkeys((1, 2, 3), (0, 2))
+
+
+def test_what_live_runs_leave_is_shared_by_those_without_due_jobs_where_none_may_be_added() -> None:
+    seen = heads((0, 0, 9), (5, 0, -9))
+    live = {0: (0, 1), 1: (2, 3), 2: (4, 5), 3: (6, 7)}
+    suspect = {7: Asked(7, 3, 0.0)}
+    usual: dict[str, Any] = {"buckets": range(8), "covered": live, "asked": suspect, "ready": 1, "jobs_per_run": 10}
+    planned = drains(seen, runs=4, still={0}, **usual)
+    assert (planned.groups, planned.widened, planned.shared) == ({}, {1: (0,), 2: (0,)}, True)
+    assert drains(seen, runs=4, still={0}, share=False, **usual).widened == {}
+    # A bucket that no run covers goes to one of them as well.
+    both = drains(heads((0, 0, 9), (8, 0, 5)), runs=4, still={0}, **{**usual, "buckets": range(9)})
+    assert both.widened == {1: (8, 0), 2: (0,)}
 
 
 def test_standing_runs_take_over_buckets_that_are_new() -> None:

@@ -1,6 +1,5 @@
 """The bucket-head sensor: when it asks for runs, for which buckets, and when it does not."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from dagster_sqlqueue import NewJob, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from dagster_sqlqueue.orchestration import QueueConsumer, SensorSettings, SqlQueueResource, build_sqlqueue_sensor, slots
-from tests.orchestration.support import Deployment, configs, done_by, error_of, evaluations, observations
+from tests.orchestration.support import Deployment, configs, done_by, error_of, evaluations, observations, remembered
 from tests.support import Work, make_due, rows
 
 
@@ -127,7 +126,7 @@ def test_the_depth_is_observed_when_it_changes(deployment: Deployment, sensor: d
     (event,) = observations(first)
     assert event.asset_key.path == ["queues", "work"]
     assert event.metadata["ready"].value == 3
-    assert json.loads(first.cursor)["counts"] == {"ready": 3, "leased": 0, "scheduled": 0, "held": 0}
+    assert remembered(first.cursor)["counts"] == {"ready": 3, "leased": 0, "scheduled": 0, "held": 0}
     plotted = [
         name for name, found in event.metadata.items() if isinstance(found, dg.IntMetadataValue | dg.FloatMetadataValue)
     ]

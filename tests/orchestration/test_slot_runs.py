@@ -23,7 +23,6 @@ from dagster_sqlqueue.orchestration import (
     queue_consumer,
     slots,
 )
-from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG
 from tests.orchestration.support import Deployment, NewInstance, configs, expire
 from tests.support import Work, rows, states, value
 
@@ -84,58 +83,45 @@ def age(deployment: Deployment, run_id: str, seconds: float) -> None:
         connection.execute(RunsTable.update().where(RunsTable.c.run_id == run_id).values(update_timestamp=then))
 
 
-def start_and_end(deployment: Deployment, consumer: QueueConsumer[Work], request: Any, seconds: float) -> None:
-    """A run of the job that took so long to start."""
-    run_id = make(deployment, consumer, replace_token(request), Status.STARTING)
-    now = time.time()
-    for kind, at in (
-        (dg.DagsterEventType.RUN_STARTING, now - seconds),
-        (dg.DagsterEventType.RUN_START, now),
-        (dg.DagsterEventType.RUN_SUCCESS, now),
-    ):
-        event = dg.DagsterEvent(kind.value, consumer.job.name)
-        deployment.instance.report_dagster_event(event, run_id=run_id, timestamp=at)
-
-
-def replace_token(request: Any) -> Any:
-    return request.with_replaced_attrs(tags={**request.tags, TOKEN_TAG: "another"})
-
-
 @pytest.mark.parametrize("status", [Status.NOT_STARTED, Status.STARTING])
-def test_a_run_that_never_starts_keeps_its_buckets_for_as_long_as_a_lease(
+def test_no_other_run_is_requested_while_one_is_starting_and_none_is_counted_as_one_that_took_nothing(
     queue: SqlQueue,
     deployment: Deployment,
     consumer: QueueConsumer[Work],
     sensor: dg.SensorDefinition,
-    spec: QueueSpec[Work],
     status: Status,
 ) -> None:
-    """Its launcher died, and nobody has informed Dagster."""
+    """Starts of minutes are usual on Kubernetes. Here the launcher died, and nobody has informed Dagster."""
     deployment.enqueue(Work(n=1))
-    (request,) = deployment.tick(sensor).run_requests
-    run_id = make(deployment, consumer, request, status)
-    assert not configs(deployment.tick(sensor))
-    age(deployment, run_id, spec.lease_seconds + 1)
     result = deployment.tick(sensor)
-    assert len(configs(result)) == 1
-    assert re.search(f"free again: run {run_id[:8]} has not started for 30\\d s", result.cursor)
-    deployment.drain(consumer, **{**configs(result)[0], "linger_seconds": 0})
-    assert slots.asked(queue, "work") == {}
+    for _ in range(4):
+        (request,) = result.run_requests
+        run_id = make(deployment, consumer, request, status)
+        for seconds in (75, 590):
+            expire(queue)
+            age(deployment, run_id, seconds)
+            waiting = deployment.tick(sensor)
+            assert not configs(waiting)
+            assert re.search(rf"run {run_id[:8]} \(\w+ for \d+ s\) has buckets 0-3", waiting.cursor)
+        age(deployment, run_id, 601)
+        result = deployment.tick(sensor)
+        assert re.search(f"free again: run {run_id[:8]} has not started for 60\\d s; requested a run", result.cursor)
+        assert "no run took a job" not in result.cursor
+        assert {one.starts for one in slots.asked(queue, "work").values()} == {1}
 
 
-def test_a_run_has_three_times_as_long_to_start_as_the_slowest_of_the_latest(
-    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition, spec: QueueSpec[Work]
+def test_dagsters_own_time_for_a_start_counts_if_it_is_longer(
+    deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition, new_instance: NewInstance
 ) -> None:
-    """Starts of minutes are usual on Kubernetes: none of them is asked for twice."""
     deployment.enqueue(Work(n=1))
-    (request,) = deployment.tick(sensor).run_requests
-    for seconds in (1.0, spec.lease_seconds, 2.0):
-        start_and_end(deployment, consumer, request, seconds)
-    run_id = make(deployment, consumer, request, Status.STARTING)
-    age(deployment, run_id, 2.5 * spec.lease_seconds)
-    assert not configs(deployment.tick(sensor))
-    age(deployment, run_id, 3.5 * spec.lease_seconds)
-    assert len(configs(deployment.tick(sensor))) == 1
+    with new_instance(run_monitoring={"enabled": True, "start_timeout_seconds": 1_800}) as monitored:
+        deployment = replace(deployment, instance=monitored)
+        (request,) = deployment.tick(sensor).run_requests
+        run_id = make(deployment, consumer, request, Status.STARTING)
+        age(deployment, run_id, 1_700)
+        assert not configs(deployment.tick(sensor))
+        age(deployment, run_id, 1_900)
+        assert len(configs(deployment.tick(sensor))) == 1
 
 
 def test_the_time_for_a_start_can_be_set(
@@ -313,27 +299,74 @@ def test_a_tick_that_fails_has_reserved_nothing(
     assert slots.asked(queue, "work") == {}
 
 
-def test_what_a_busy_run_does_not_get_to_has_another_one_beside_it(
-    queue: SqlQueue,
-    deployment: Deployment,
-    consumer: QueueConsumer[Work],
-    sensor: dg.SensorDefinition,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its handlers take minutes, say. Here two ticks are over at once."""
-    monkeypatch.setattr("dagster_sqlqueue.orchestration.run_plan._STILL_SECONDS", 0.0)
-    deployment.enqueue_many(8)
-    rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 2")
-    first = deployment.tick(sensor)
-    (request,) = first.run_requests
+def come(deployment: Deployment, consumer: QueueConsumer[Work], request: Any) -> None:
+    """The run that was asked for starts, and claims a job, whose handler takes minutes."""
     run_id = make(deployment, consumer, request, Status.STARTING)
-    second = deployment.tick(sensor, first.cursor)
-    assert not second.run_requests, "it is on its way"
     begun = dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, consumer.job.name)
     deployment.instance.report_dagster_event(begun, run_id=run_id)
-    third = deployment.tick(sensor, second.cursor)
-    (beside,) = configs(third)
-    assert sorted(beside["buckets"]) == [0, 1]
-    assert not configs(deployment.tick(sensor, third.cursor)), "the second one is on its way"
+    (config,) = (op["config"] for op in request.run_config["ops"].values())
+    deployment.queue.claim("work", limit=1, buckets=config["buckets"], worker=f"run/{run_id}")
+    slots.served(deployment.queue, "work", config["buckets"])
+
+
+def test_due_jobs_wait_for_two_ticks_while_a_slot_is_free(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    """Also behind several jobs of minutes, in whatever bucket they are."""
+    sensor = build_sqlqueue_sensor(consumer)
+    deployment.enqueue_many(3)
+    first = deployment.tick(sensor)
+    (request,) = first.run_requests
+    assert not configs(deployment.tick(sensor, first.cursor)), "it is on its way"
+    come(deployment, consumer, request)
+    once = deployment.tick(sensor, first.cursor)
+    assert not configs(once), "it came a moment ago"
+    twice = deployment.tick(sensor, once.cursor)
+    assert [sorted(config["buckets"]) for config in configs(twice)] == [[0, 1, 2, 3]] * 2
+    assert not configs(deployment.tick(sensor, twice.cursor)), "they are on their way"
+    for request in twice.run_requests:
+        come(deployment, consumer, request)
+    assert queue.depth("work").ready == 0
+
+    # Quick ones that come meanwhile.
+    cursor = deployment.tick(sensor, twice.cursor).cursor
+    queue.enqueue_many(deployment.spec, [Work(n=n) for n in range(3, 203)])
+    once = deployment.tick(sensor, cursor)
+    assert not configs(once)
+    twice = deployment.tick(sensor, once.cursor)
+    (config,) = configs(twice)
+    deployment.drain(consumer, **{**config, "linger_seconds": 0})
+    assert queue.depth("work").ready == 0
+
+
+def test_ticks_find_a_job_left_only_while_it_is_the_same_and_runs_may_share(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    deployment.enqueue_many(20)
+    rows(queue, "UPDATE {s}.job SET bucket = 0")
+    first = deployment.tick(sensor)
+    come(deployment, consumer, first.run_requests[0])
+    found = deployment.tick(sensor, first.cursor)
     alone = build_sqlqueue_sensor(consumer, settings=SensorSettings(share=False))
-    assert not configs(deployment.tick(alone, second.cursor))
+    assert not configs(deployment.tick(alone, found.cursor))
+    for _ in range(3):
+        # The run takes one after another.
+        queue.claim("work", limit=1, worker="run")
+        found = deployment.tick(sensor, found.cursor)
+        assert not configs(found)
+    assert len(configs(deployment.tick(sensor, found.cursor))) == 2
+
+
+def test_runs_without_due_jobs_share_what_is_left_where_no_slot_is_free(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    sensor = build_sqlqueue_sensor(consumer, settings=SensorSettings(max_runs=2))
+    deployment.enqueue_many(2)
+    rows(queue, "UPDATE {s}.job SET bucket = 0")
+    first = deployment.tick(sensor)
+    come(deployment, consumer, first.run_requests[0])
+    assert slots.acquire(queue, "work", 1, [1], seconds=3_600, sensor="work_sensor", shared=True, due=[])
+    once = deployment.tick(sensor, first.cursor)
+    twice = deployment.tick(sensor, once.cursor)
+    assert "they take over bucket 0" in twice.cursor
+    assert sorted(slots.taken(queue, "work", sensor="work_sensor")[1]) == [0, 1]

@@ -101,6 +101,9 @@ def test_a_slot_is_widened_by_what_no_other_one_covers(queue: SqlQueue) -> None:
     assert slots.widen(queue, first, [2, 3])
     assert slots.extend(queue, first, seconds=3_600) == (0, 2, 3)
     assert not slots.widen(queue, first, [3]), "it has that already"
+    assert not slots.widen(queue, first, [1, 3], shared=True), "part of it"
+    assert slots.widen(queue, first, [1], shared=True)
+    assert slots.taken(queue, "work") == {0: (0, 2, 3, 1), 1: (1,)}
     rows(queue, "UPDATE {s}.consumer_slot SET expires_at = now()")
     assert not slots.widen(queue, first, [1])
 
@@ -120,7 +123,10 @@ def test_a_slot_without_a_run_is_forgotten_with_what_was_asked_for(queue: SqlQue
     assert slot
     assert slots.extend(queue, slot, seconds=3_600, run_id="a run")
     assert not slots.forget(queue, slot), "its run is there"
+    assert not slots.forget(queue, slot, run_id="another")
     assert {bucket: one.starts for bucket, one in slots.asked(queue, "work").items()} == {0: 1, 1: 1, 2: 1}
+    assert slots.forget(queue, slot, run_id="a run")
+    assert {bucket: one.starts for bucket, one in slots.asked(queue, "work").items()} == {0: 1, 1: 1}
 
 
 def test_a_slot_says_whose_it_is(queue: SqlQueue) -> None:

@@ -8,8 +8,8 @@ from dagster_sqlqueue.db import statements
 WITHOUT: dict[str, str] = {
     "removed a queue at a time, by a function that reply_queue_remove calls as well": "reply_queue_expire",
     "one or a few rows by the primary key of a table that has a row a queue, bucket, rule or reply queue": """
-        buckets_asked buckets_served count_stale create_queue declaration_note enqueue_terms head_hints pause queue_lock
-        queue_steady rebucket reply_queue_put reply_queue_renew resume set_region
+        buckets_asked buckets_served buckets_unserved count_stale create_queue declaration_note enqueue_terms head_hints
+        pause queue_lock queue_steady rebucket reply_queue_put reply_queue_renew resume set_region
     """,
     "one or a few rows by the primary key of a table that has a row a worker, waiter, slot or grant": """
         register_demand slot_acquire slot_extend slot_forget slot_release slot_widen slots transactional_leave

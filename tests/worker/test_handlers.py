@@ -1,5 +1,6 @@
 """Handlers by name."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -111,9 +112,16 @@ def test_what_cannot_handle_jobs() -> None:
 
     def urgent(job: Job[Urgent]) -> None: ...
 
+    async def anything(job: Any) -> None: ...
+
+    @functools.wraps(anything)
+    def passing_on(job: Any) -> Any:
+        return anything(job)
+
     for handler, message in (
         (later, "takes Job[Letter], and the payloads of queue 'work' are Work"),
         ("send", "it must be a function of one job"),
+        (passing_on, "is a plain wrapper around the async function 'anything'"),
         (letters, "takes Job[Letter], and the payloads of queue 'work' are Work"),
         (urgent, "takes Job[Urgent], and the payloads of queue 'work' are Work"),
     ):

@@ -23,13 +23,17 @@ _MOMENT = "2026-01-31T08:00:00Z, or with an offset such as +02:00"
 class QueueConfig(dg.Config):
     """The queue."""
 
-    queue: str = Field(description="The queue's name.")
+    queue: str = Field(default="", description="The queue's name. Empty: a dry run lists the queues.")
+    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
 
 
 class ShowConfig(dg.Config):
     """The job to show."""
 
-    id: str = Field(description="The job's id, as tables, logs and `sqlqueue list` show it.")
+    id: str | None = Field(
+        default=None,
+        description="The job's id, as tables, logs and `sqlqueue list` show it. Unset: the latest dead letters are listed.",
+    )
     show_payloads: bool = Field(
         default=False,
         description="Show the payload and the result, too. All users who can open this run see them then; fields"
@@ -38,11 +42,12 @@ class ShowConfig(dg.Config):
 
 
 class JobsConfig(QueueConfig):
-    """A selection of jobs: by their ids, by conditions that must all hold, or all."""
+    """A selection of jobs: by their ids, by conditions that must all hold, or all. Without one, a dry run lists jobs."""
 
     dry_run: bool = Field(
         default=True,
-        description="Change nothing; count the jobs that the run would change, and show the first of them.",
+        description="Change nothing; count the jobs that the run would change, and show the first of them. Without a"
+        " selection: show the first jobs that could be selected.",
     )
     ids: list[str] = Field(default=[], description="The ids of the jobs; leave the conditions empty then.")
     tags: list[str] = Field(default=[], description="Condition: the job has all of these tags.")
@@ -111,7 +116,9 @@ class RescheduleConfig(JobsConfig):
 class ReprioritiseConfig(JobsConfig):
     """The jobs to reprioritise, and the priority."""
 
-    priority: int = Field(description="0 to 9, higher runs first.")
+    priority: int | None = Field(
+        default=None, description="0 to 9, higher runs first. Only a dry run without a selection needs none."
+    )
     state: AnyState = Field(default="any", description="Condition: jobs in this state only.")
 
 
@@ -127,7 +134,6 @@ class DeleteConfig(JobsConfig):
 class PauseConfig(QueueConfig):
     """The queue to pause."""
 
-    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
     until: str | None = Field(
         default=None, description=f"When the queue resumes by itself: {_MOMENT}. Unset: only when resumed."
     )
@@ -140,20 +146,22 @@ class PauseConfig(QueueConfig):
 class ResumeConfig(QueueConfig):
     """The queue to resume."""
 
-    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
-
 
 class RebucketConfig(QueueConfig):
     """The queue, and its new number of buckets."""
 
-    buckets: int = Field(description=f"The new number of buckets, 1 to {MAX_BUCKETS:,}. No job moves.")
-    dry_run: bool = Field(default=True, description="Change nothing; report what the run would change.")
+    buckets: int | None = Field(
+        default=None,
+        description=f"The new number of buckets, 1 to {MAX_BUCKETS:,}; no job moves. Unset: a dry run shows the number.",
+    )
 
 
 class TasksConfig(QueueConfig):
     """The tasks of people, and the operator who decides."""
 
-    by: str = Field(description="Your name; kept in the job's history.")
+    by: str | None = Field(
+        default=None, description="Your name; kept in the job's history. Only a dry run without ids needs none."
+    )
     ids: list[str] = Field(
         default=[],
         description=f"The jobs' ids, up to {MOST_TASKS}: all of them or none. A dry run without ids lists the tasks.",
@@ -179,7 +187,9 @@ class ApproveConfig(TasksConfig):
 class RejectConfig(TasksConfig):
     """The tasks to reject, and the reason."""
 
-    reason: str = Field(description="Reason; recorded in the job's history.")
+    reason: str | None = Field(
+        default=None, description="Reason; recorded in the job's history. Only a dry run without ids needs none."
+    )
     reopen: bool = Field(
         default=False, description="Open the tasks for all operators; else they return to the ones who did them."
     )
@@ -188,7 +198,9 @@ class RejectConfig(TasksConfig):
 class AssignConfig(TasksConfig):
     """The tasks to assign, and the assignee."""
 
-    to: str = Field(description="The new assignee of the tasks.")
+    to: str | None = Field(
+        default=None, description="The new assignee of the tasks. Only a dry run without ids needs none."
+    )
     reason: str | None = Field(default=None, description="Reason; recorded in the job's history.")
 
 
@@ -199,11 +211,32 @@ def bound(config: type[Configured], queues: tuple[str, ...]) -> type[Configured]
     """Restrict a config to these queues: a closed choice, and filled in if there is one."""
     if not queues or not issubclass(config, QueueConfig):
         return config
-    choice: Any = Literal[queues]
-    field = Field(default=queues[0] if len(queues) == 1 else ..., description="The queue.")
+    one = len(queues) == 1
+    # Dagster knows no optional choice.
+    choice: Any = Literal[queues] if one else Literal["", *queues]
+    field = Field(
+        default=queues[0] if one else "",
+        description=f"The queue.{'' if one else ' Empty: a dry run lists the queues.'}",
+    )
     return create_model(
         config.__name__, __base__=config, __module__=config.__module__, __doc__=config.__doc__, queue=(choice, field)
     )
+
+
+def names_no_queue(config: object) -> bool:
+    """Whether a dry run is to be about a queue, and names none."""
+    return isinstance(config, QueueConfig) and not config.queue and config.dry_run
+
+
+def name_of(config: QueueConfig) -> str:
+    """The name of the config's queue.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if not config.queue:
+        raise InvalidInput("queue is empty; name the queue, as a dry run without one lists them")
+    return config.queue
 
 
 def parsed_moment(name: str, text: str | None) -> datetime | None:

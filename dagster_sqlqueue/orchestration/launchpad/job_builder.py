@@ -60,9 +60,10 @@ def build_sqlqueue_launchpad_jobs(
     """Build jobs for the launchpad: `<name_prefix>_redrive`, `_cancel`, `_show` and so on.
 
     Each has one op, `<job>_op`, with a typed config that the launchpad describes. Those that change jobs do a dry run by
-    default. A run reports its result in its output's metadata, and observes it on the queue's asset. All users of the UI can
-    read the config, tags and metadata of a run: it leaves payloads out unless the config asks for them, and sensitive
-    fields are `***` in any case.
+    default; one for which nothing was chosen lists what there is, so that each job can be launched as the launchpad opens.
+    A run reports its result in its output's metadata, and observes it on the queue's asset. All users of the UI can read
+    the config, tags and metadata of a run: it leaves payloads out unless the config asks for them, and sensitive fields are
+    `***` in any case.
 
     Args:
         queues: these alone, a closed choice in the launchpad, and filled in if it is one; none given: any queue.
@@ -106,9 +107,10 @@ class _Family:
 def _job(called: str, family: _Family) -> dg.JobDefinition:
     verb, name, queues = _VERBS[called], f"{family.prefix}_{called}", family.queues
     config_class = fields.bound(verb.config, queues)
-    further = {}
-    if verb.function is show_verb.show and "redrive" in family.verbs:
-        further["redrive"] = f"{family.prefix}_redrive"
+    further: dict[str, Any] = {}
+    if verb.function is show_verb.show:
+        further["queues"] = queues
+        further["redrive"] = f"{family.prefix}_redrive" if "redrive" in family.verbs else ""
 
     @dg.op(
         name=f"{name}_op",
@@ -125,8 +127,12 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
         with library_errors_as_failures():
             _refuse_environment(context.run_config)
             migrations.check(sqlqueue.queue.database)
-            report = verb.function(sqlqueue.queue, config, **further)
-            if queues and report.queue not in queues:
+            report = (
+                queue_verbs.list_queues(sqlqueue.queue, queues)
+                if fields.names_no_queue(config)
+                else verb.function(sqlqueue.queue, config, **further)
+            )
+            if queues and report.queue is not None and report.queue not in queues:
                 raise InvalidInput(f"the job is of queue {report.queue!r}; this shows jobs of {', '.join(queues)}")
         return report_output(context, report, family.asset_keys)
 

@@ -1,6 +1,7 @@
 """The launchpad's verbs about jobs: find at most `limit` jobs, and change them unless it is a dry run."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
@@ -14,6 +15,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
     ReleaseConfig,
     ReprioritiseConfig,
     RescheduleConfig,
+    name_of,
     parsed_moment,
 )
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report, job_table, jobs, skipped_table
@@ -21,7 +23,7 @@ from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.preview import find
 from dagster_sqlqueue.queue.search import MAX_LIST
-from dagster_sqlqueue.queue.selection import DELETABLE_STATES, LIVE_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import DELETABLE_STATES, LIVE_STATES, Decided, JobRow, Selection
 
 _ANY = "any"
 _REDRIVABLE = ("failed", "cancelled")
@@ -35,7 +37,7 @@ def redrive(source: SqlQueue, config: RedriveConfig) -> Report:
     states = _REDRIVABLE if config.ids else (config.state,)
 
     def act(selection: Selection) -> Decided:
-        return source.redrive(config.queue, selection, states=states, limit=config.limit)
+        return source.redrive(name_of(config), selection, states=states, limit=config.limit)
 
     return _decide(source, config, _selection(config), states, "put back", act, whole=True)
 
@@ -45,7 +47,7 @@ def cancel(source: SqlQueue, config: CancelConfig) -> Report:
     check_reason(config.reason, needed=True)
 
     def act(selection: Selection) -> Decided:
-        return source.cancel(config.queue, selection, reason=config.reason)
+        return source.cancel(name_of(config), selection, reason=config.reason)
 
     return _decide(source, config, _selection(config, config.state), LIVE_STATES, "cancelled", act, asks="running")
 
@@ -55,7 +57,7 @@ def hold(source: SqlQueue, config: HoldConfig) -> Report:
     check_reason(config.reason, needed=True)
 
     def act(selection: Selection) -> Decided:
-        return source.hold_queued(config.queue, selection, config.reason)
+        return source.hold_queued(name_of(config), selection, config.reason)
 
     return _decide(source, config, _selection(config), ("queued",), "held", act)
 
@@ -64,38 +66,42 @@ def release(source: SqlQueue, config: ReleaseConfig) -> Report:
     """Releases held jobs: due now, with their remaining attempts."""
 
     def act(selection: Selection) -> Decided:
-        return source.release_held(config.queue, selection)
+        return source.release_held(name_of(config), selection)
 
     return _decide(source, config, _selection(config), ("held",), "released", act)
 
 
 def reschedule(source: SqlQueue, config: RescheduleConfig) -> Report:
     """Reschedules queued jobs to another moment, earlier or later than before."""
-    if (config.until is None) is (config.seconds is None):
+    selection = _selection(config)
+    said = [moment for moment in (config.until, config.seconds) if moment is not None]
+    if len(said) != 1 and not (_lists(config, selection) and not said):
         raise InvalidInput("give one of until and seconds: when the jobs become due")
     if config.seconds is not None and not 0 <= config.seconds <= MAX_DELAY_SECONDS:
         raise InvalidInput(
             f"seconds is {config.seconds:g}; give seconds from now, not negative and at most a hundred years"
         )
     when = config.seconds if config.seconds is not None else parsed_moment("until", config.until)
-    assert when is not None
 
     def act(selection: Selection) -> Decided:
-        return source.reschedule(config.queue, selection, when)
+        assert when is not None
+        return source.reschedule(name_of(config), selection, when)
 
-    return _decide(source, config, _selection(config), ("queued",), "rescheduled", act)
+    return _decide(source, config, selection, ("queued",), "rescheduled", act)
 
 
 def reprioritise(source: SqlQueue, config: ReprioritiseConfig) -> Report:
     """Reprioritises jobs. The priority of a running job counts if it returns to the queue."""
-    if not 0 <= config.priority <= 9:
-        raise InvalidInput(f"priority is {config.priority}; it must be 0 to 9, higher runs first")
+    selection, priority = _selection(config, config.state), config.priority
+    if not (priority is None and _lists(config, selection)) and (priority is None or not 0 <= priority <= 9):
+        raise InvalidInput(f"priority is {priority}; it must be 0 to 9, higher runs first")
 
     def act(selection: Selection) -> Decided:
-        return source.reprioritise(config.queue, selection, config.priority)
+        assert priority is not None
+        return source.reprioritise(name_of(config), selection, priority)
 
-    done = f"set to priority {config.priority}"
-    return _decide(source, config, _selection(config, config.state), LIVE_STATES, done, act)
+    done = "reprioritised" if priority is None else f"set to priority {priority}"
+    return _decide(source, config, selection, LIVE_STATES, done, act)
 
 
 def delete(source: SqlQueue, config: DeleteConfig) -> Report:
@@ -103,7 +109,7 @@ def delete(source: SqlQueue, config: DeleteConfig) -> Report:
     states = DELETABLE_STATES if config.ids else (config.state,)
 
     def act(selection: Selection) -> Decided:
-        return source.delete(config.queue, selection, states=states)
+        return source.delete(name_of(config), selection, states=states)
 
     return _decide(source, config, _selection(config), states, "deleted", act)
 
@@ -119,7 +125,7 @@ def _decide(
     asks: str = "",
     whole: bool = False,
 ) -> Report:
-    """Find the selected jobs, and change them unless it is a dry run.
+    """Find the selected jobs, and change them unless it is a dry run. One without a selection lists jobs to select from.
 
     Args:
         source: the queues of the schema.
@@ -135,11 +141,14 @@ def _decide(
         raise InvalidInput(f"limit is {config.limit}; one run changes 1 to {MAX_LIST:,} jobs")
     if len(selection.job_ids) > config.limit:
         raise InvalidInput(f"ids names {jobs(len(selection.job_ids))}, and the limit is {config.limit:,}")
-    found = find(source, config.queue, selection, states, limit=min(config.limit + 1, MAX_LIST))
+    queue = name_of(config)
+    found = find(source, queue, selection, states, limit=min(config.limit + 1, MAX_LIST))
     if found.unknown:
-        raise _unknown(config.queue, found.unknown)
+        raise _unknown(queue, found.unknown)
     more = not selection.ids and (len(found.jobs) > config.limit or len(found.jobs) == MAX_LIST)
     chosen = found.jobs[: config.limit]
+    if _lists(config, selection):
+        return _listed(source, config, chosen, done, more)
     if config.dry_run:
         decided = Decided(
             [job.id for job in chosen if job.state != asks],
@@ -155,7 +164,7 @@ def _decide(
         **dict.fromkeys(decided.requested, "asked to end"),
         **{job: f"left: {why}" for job, why in decided.skipped.items()},
     }
-    shown = {"jobs": job_table(source, config.queue, chosen, outcomes, payloads=config.show_payloads)}
+    shown = {"jobs": job_table(source, queue, chosen, outcomes, payloads=config.show_payloads)}
     if decided.skipped:
         shown["left_as_before"] = skipped_table(decided.skipped)
     would = "would_be_" if config.dry_run else ""
@@ -165,10 +174,12 @@ def _decide(
         f"jobs_{would}left": len(decided.skipped),
     }
     said = _said(config, done, decided, more)
-    return Report(config.queue, said, counts, shown, not config.dry_run and bool(decided.changed or decided.requested))
+    return Report(queue, said, counts, shown, not config.dry_run and bool(decided.changed or decided.requested))
 
 
 def _said(config: JobsConfig, done: str, decided: Decided, more: bool) -> str:
+    queue = name_of(config)
+
     def were(number: int, what: str, kind: str = "") -> str:
         verb = "would be" if config.dry_run else "was" if number == 1 else "were"
         return f"{jobs(number, kind)} {verb} {what}"
@@ -180,24 +191,40 @@ def _said(config: JobsConfig, done: str, decided: Decided, more: bool) -> str:
         parts.append(were(len(decided.requested), "asked to end", "running "))
     if decided.skipped:
         parts.append(were(len(decided.skipped), "left unchanged"))
-    said = f"queue {config.queue}: {', '.join(parts)}"
+    said = f"queue {queue}: {', '.join(parts)}"
     if more:
         said += f"; more may fit, the limit is {config.limit:,}"
     return f"{said}. Nothing was changed: this was a dry run" if config.dry_run else said
 
 
+def _listed(source: SqlQueue, config: JobsConfig, found: Sequence[JobRow], done: str, more: bool) -> Report:
+    """Show the first jobs that could be selected."""
+    queue = name_of(config)
+    outcomes = {job.id: "not selected" for job in found}
+    shown = {"jobs": job_table(source, queue, found, outcomes, payloads=config.show_payloads)}
+    there = f"{'at least ' if more else ''}{jobs(len(found))} could be; select them by ids, by conditions or by all"
+    said = f"queue {queue}: no jobs were selected to be {done}, and {there if found else 'there are none'}"
+    return Report(queue, f"{said}. Nothing was changed: this was a dry run", {"jobs_to_select_from": len(found)}, shown)
+
+
+def _lists(config: JobsConfig, selection: Selection) -> bool:
+    """Whether a dry run selects nothing."""
+    return config.dry_run and selection.all and not config.all
+
+
 def _selection(config: JobsConfig, state: str = _ANY) -> Selection:
-    return Selection(
-        ids=[text.strip() for text in config.ids],
-        tags=config.tags,
-        payload=config.payload or None,
-        ordering_key=config.ordering_key,
-        state=None if state == _ANY else state,
-        error_contains=config.error_contains,
-        since=parsed_moment("since", config.since),
-        before=parsed_moment("before", config.before),
-        all=config.all,
-    )
+    named: dict[str, Any] = {
+        "ids": [text.strip() for text in config.ids],
+        "tags": config.tags,
+        "payload": config.payload or None,
+        "ordering_key": config.ordering_key,
+        "state": None if state == _ANY else state,
+        "error_contains": config.error_contains,
+        "since": parsed_moment("since", config.since),
+        "before": parsed_moment("before", config.before),
+    }
+    lists = config.dry_run and all(value in (None, []) for value in named.values())
+    return Selection(**named, all=config.all or lists)
 
 
 def _unknown(queue: str, ids: Sequence[UUID]) -> UnknownJob:

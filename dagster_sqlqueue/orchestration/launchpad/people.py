@@ -11,6 +11,7 @@ from dagster_sqlqueue.orchestration.launchpad.config import (
     AssignConfig,
     RejectConfig,
     TasksConfig,
+    name_of,
 )
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report, table
 from dagster_sqlqueue.orchestration.markdown import SHOWN
@@ -29,31 +30,38 @@ def approve(source: SqlQueue, config: ApproveConfig) -> Report:
     check_reason(config.reason)
 
     def act(people: HumanWork, ids: Sequence[UUID]) -> list[Task]:
-        return people.approve(ids, by=config.by, reason=config.reason, revision=config.revision)
+        return people.approve(ids, by=_given(config.by), reason=config.reason, revision=config.revision)
 
     return _decide(source, config, Action.APPROVE, [Stage.IN_REVIEW], "approved", act)
 
 
 def reject(source: SqlQueue, config: RejectConfig) -> Report:
     """Rejects submitted tasks: they return to the persons who did them, or are open again."""
-    check_reason(config.reason, needed=True)
+    if not (_lists(config) and config.reason is None):
+        check_reason(config.reason, needed=True)
 
     def act(people: HumanWork, ids: Sequence[UUID]) -> list[Task]:
-        return people.reject(ids, by=config.by, reason=config.reason, reopen=config.reopen, revision=config.revision)
+        return people.reject(
+            ids, by=_given(config.by), reason=_given(config.reason), reopen=config.reopen, revision=config.revision
+        )
 
     return _decide(source, config, Action.REJECT, [Stage.IN_REVIEW], "sent back", act)
 
 
 def assign(source: SqlQueue, config: AssignConfig) -> Report:
     """Assigns tasks to a person, whether they are open or assigned to another."""
-    check_name("to", config.to)
+    if not (_lists(config) and config.to is None):
+        check_name("to", config.to)
     check_reason(config.reason)
 
     def act(people: HumanWork, ids: Sequence[UUID]) -> list[Task]:
-        return people.assign(ids, config.to, by=config.by, reason=config.reason, revision=config.revision)
+        return people.assign(
+            ids, _given(config.to), by=_given(config.by), reason=config.reason, revision=config.revision
+        )
 
     stages = [Stage.OPEN, Stage.ASSIGNED]
-    return _decide(source, config, Action.ASSIGN, stages, f"assigned to {config.to}", act, assignee=config.to)
+    done = "assigned" if config.to is None else f"assigned to {config.to}"
+    return _decide(source, config, Action.ASSIGN, stages, done, act, assignee=config.to)
 
 
 def _decide(
@@ -67,33 +75,35 @@ def _decide(
     assignee: str | None = None,
 ) -> Report:
     people = HumanWork(source)
-    check_name("by", config.by)
+    if not (_lists(config) and config.by is None):
+        check_name("by", config.by)
     if len(config.ids) > MOST_TASKS:
         raise InvalidInput(f"ids names {len(config.ids):,} jobs; one run decides {MOST_TASKS} at most")
     if not config.ids and not config.dry_run:
         raise InvalidInput("ids is empty: name the jobs, as a dry run without ids lists them")
-    source.catalog.check_exists(config.queue)
+    queue = name_of(config)
+    source.catalog.check_exists(queue)
     if config.ids:
         tasks = [people.task(id_) for id_ in dict.fromkeys(job_id(text.strip()) for text in config.ids)]
     else:
-        tasks = [task for stage in stages for task in people.tasks(config.queue, stage, limit=SHOWN + 1)]
-    elsewhere = [task for task in tasks if task.queue != config.queue]
+        tasks = [task for stage in stages for task in people.tasks(queue, stage, limit=SHOWN + 1)]
+    elsewhere = [task for task in tasks if task.queue != queue]
     if elsewhere:
         raise InvalidInput(
-            f"job {elsewhere[0].id} is of queue {elsewhere[0].queue!r}, not of {config.queue!r}; nothing was changed"
+            f"job {elsewhere[0].id} is of queue {elsewhere[0].queue!r}, not of {queue!r}; nothing was changed"
         )
     if not config.dry_run:
         after = act(people, [task.id for task in tasks])
-        said = f"queue {config.queue}: {_tasks(len(after))} {_were(len(after))} {done} by {config.by}"
-        return Report(config.queue, said, {"tasks_changed": len(after)}, _shown(source, config, after, {}), True)
+        said = f"queue {queue}: {_tasks(len(after))} {_were(len(after))} {done} by {config.by}"
+        return Report(queue, said, {"tasks_changed": len(after)}, _shown(source, config, after, {}), True)
     refused = {task.id: why for task in tasks if (why := _why_not(config, task, action, assignee))}
     could = len(tasks) - len(refused)
-    said = f"queue {config.queue}: {_tasks(could)} could be {done} by {config.by}"
+    said = f"queue {queue}: {_tasks(could)} could be {done}{'' if config.by is None else f' by {config.by}'}"
     if refused:
         said += f", {_tasks(len(refused))} could not: one run decides all or none"
     counts = {"tasks_would_be_changed": could, "tasks_would_be_refused": len(refused)}
     said += ". Nothing was changed: this was a dry run"
-    return Report(config.queue, said, counts, _shown(source, config, tasks, refused))
+    return Report(queue, said, counts, _shown(source, config, tasks, refused))
 
 
 def _why_not(config: TasksConfig, task: Task, action: Action, assignee: str | None) -> str | None:
@@ -101,7 +111,20 @@ def _why_not(config: TasksConfig, task: Task, action: Action, assignee: str | No
         return "the job was changed without its task, which is void"
     if config.ids and config.revision not in (None, task.state.revision):
         return f"it is at revision {task.state.revision}"
+    if config.by is None or (action is Action.ASSIGN and assignee is None):
+        return None
     return refusal(task.state, action, config.by, assignee=assignee)
+
+
+def _lists(config: TasksConfig) -> bool:
+    """Whether a dry run names no tasks."""
+    return config.dry_run and not config.ids
+
+
+def _given(text: str | None) -> str:
+    """What only a run without tasks may leave out."""
+    assert text is not None
+    return text
 
 
 def _shown(source: SqlQueue, config: TasksConfig, tasks: Sequence[Task], refused: Mapping[UUID, str]) -> dict[str, str]:

@@ -1,14 +1,33 @@
 """The launchpad's verbs about a whole queue."""
 
+from collections.abc import Sequence
+
 from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings, check_bucket_count
 from dagster_sqlqueue.orchestration import markdown
-from dagster_sqlqueue.orchestration.launchpad.config import PauseConfig, RebucketConfig, ResumeConfig, parsed_moment
+from dagster_sqlqueue.orchestration.launchpad.config import (
+    PauseConfig,
+    RebucketConfig,
+    ResumeConfig,
+    name_of,
+    parsed_moment,
+)
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report
 from dagster_sqlqueue.queue import SqlQueue
 
 _LONGEST_WAIT = 3_600
+
+
+def list_queues(source: SqlQueue, names: Sequence[str]) -> Report:
+    """List the queues that a job could be about: these, or all of the schema. Changes nothing."""
+    found = [each for each in source.queues() if not names or each.name in names]
+    rows = [
+        [each.name, each.bucket_count, display.span(each.paused_at, each.paused_until) if each.paused_at else "no"]
+        for each in found
+    ]
+    said = "no queue was named; name one of those that are listed. Nothing was changed: this was a dry run"
+    return Report(None, said, {}, {"queues": markdown.table(["queue", "buckets", "paused"], rows)})
 
 
 def pause(source: SqlQueue, config: PauseConfig) -> Report:
@@ -16,13 +35,13 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
     if not 0 <= config.wait_seconds <= _LONGEST_WAIT:
         raise InvalidInput(f"wait_seconds is {config.wait_seconds:g}; it must be 0 to {_LONGEST_WAIT:,}")
     until = parsed_moment("until", config.until)
-    before = source.settings(config.queue)
+    before = source.settings(name_of(config))
     if config.dry_run:
         if until is not None and until <= source.database.run("clock", {})[0][0]:
             raise InvalidInput(f"until is {until}, which has passed by the database's clock; nothing was changed")
         return _dry_run(before, f"would be paused{f' until {display.moment(until)}' if until else ''}")
-    after = source.pause(config.queue, until=until)
-    drained = bool(config.wait_seconds) and source.drain(config.queue, timeout_seconds=config.wait_seconds)
+    after = source.pause(before.name, until=until)
+    drained = bool(config.wait_seconds) and source.drain(before.name, timeout_seconds=config.wait_seconds)
     assert after.paused_at
     rest = "running jobs go on"
     if config.wait_seconds:
@@ -34,10 +53,10 @@ def pause(source: SqlQueue, config: PauseConfig) -> Report:
 
 def resume(source: SqlQueue, config: ResumeConfig) -> Report:
     """Resumes a paused queue: its jobs can be claimed again."""
-    before = source.settings(config.queue)
+    before = source.settings(name_of(config))
     if config.dry_run:
         return _dry_run(before, "would hand out jobs again" if before.paused_at else "is not paused")
-    after = source.resume(config.queue)
+    after = source.resume(before.name)
     again = " again" if before.paused_at else "; it was not paused"
     said = f"queue {config.queue} hands out jobs{again}"
     return Report(config.queue, said, {}, {"queue": _settings(before, after)}, before.paused_at is not None)
@@ -45,9 +64,17 @@ def resume(source: SqlQueue, config: ResumeConfig) -> Report:
 
 def rebucket(source: SqlQueue, config: RebucketConfig) -> Report:
     """Changes the number of buckets of a queue while producers and consumers run; no job moves."""
-    check_bucket_count(config.buckets, config.queue)
-    before = source.settings(config.queue)
-    after = before if config.dry_run else source.rebucket(config.queue, config.buckets)
+    before = source.settings(name_of(config))
+    if config.buckets is None:
+        if not config.dry_run:
+            raise InvalidInput(
+                "buckets is not given; give the new number of buckets, as a dry run shows the present one"
+            )
+        said = f"queue {config.queue} has {before.bucket_count} buckets; give buckets, the new number"
+        said += ". Nothing was changed: this was a dry run"
+        return Report(config.queue, said, {"buckets_now": before.bucket_count}, {"queue": _settings(before, before)})
+    check_bucket_count(config.buckets, before.name)
+    after = before if config.dry_run else source.rebucket(before.name, config.buckets)
     left = max(after.claim_buckets - after.bucket_count, 0)
     if config.dry_run:
         said = (

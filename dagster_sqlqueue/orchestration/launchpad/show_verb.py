@@ -1,7 +1,7 @@
 """The launchpad's verb `show`: one job with its state, history and error, and how to redrive it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dagster_sqlqueue.display import moment
 from dagster_sqlqueue.followers import Followers
@@ -21,9 +21,14 @@ from dagster_sqlqueue.queue.selection import JobRow
 from dagster_sqlqueue.results import Results
 
 
-def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
-    """Shows one job, live or ended: state, times, attempts, keys, error, the steps of people. Changes nothing."""
-    # The docstring is the description in the UI; `redrive` is the name of the launchpad's job that redrives dead letters.
+def show(source: SqlQueue, config: ShowConfig, redrive: str = "", queues: Sequence[str] = ()) -> Report:
+    """Shows one job, live or ended: state, times, attempts, keys, error, the steps of people. Without an id it lists the
+    latest dead letters. Changes nothing.
+    """
+    # The docstring is the description in the UI; `redrive` is the name of the launchpad's job that redrives dead letters,
+    # and `queues` are those of this job.
+    if config.id is None:
+        return _latest(source, queues)
     found = source.job(config.id.strip())
     (job,) = discreet(source, found.queue, [found])
     events = discreet_events(source, HumanWork(source).history(job.id))
@@ -45,6 +50,26 @@ def show(source: SqlQueue, config: ShowConfig, redrive: str = "") -> Report:
     counts = {"attempt": job.attempt, "max_attempts": job.max_attempts, "lease_no": job.lease_no}
     said = f"job {job.id} of queue {job.queue} is {job.state}, attempt {job.attempt} of {job.max_attempts}"
     return Report(job.queue, said, counts, shown)
+
+
+def _latest(source: SqlQueue, queues: Sequence[str]) -> Report:
+    """List the latest dead letters of these queues, or of all of the schema."""
+    names = queues or [each.name for each in source.queues()]
+    found = [
+        (letter, name) for name in names for letter in discreet(source, name, source.dead_letters(name, limit=SHOWN))
+    ]
+    found.sort(key=lambda one: one[0].finished_at, reverse=True)
+    rows = [
+        [letter.id, name, moment(letter.finished_at), f"{letter.attempt}/{letter.max_attempts}", letter.error or ""]
+        for letter, name in found[:SHOWN]
+    ]
+    of = f"queue {names[0]}" if len(names) == 1 else "the queues"
+    there = "the latest dead letters are listed" if found else "there are no dead letters"
+    said = f"{of}: no job was named, and {there}; give the id of a job to show it"
+    listed = table(["job", "queue", "ended", "attempts", "error"], rows, len(rows), "dead letters")
+    return Report(
+        names[0] if len(names) == 1 else None, said, {"dead_letters_shown": len(rows)}, {"dead_letters": listed}
+    )
 
 
 def _reasons(source: SqlQueue, job: JobRow) -> list[str]:

@@ -1,14 +1,14 @@
--- Release a slot for which no run was created, under its token, and take back that one was requested for its buckets: none of
--- them becomes a suspect by it.
+-- Release a slot whose run was not created, or has not started, under its token, and take back that one was requested for
+-- its buckets: none of them becomes a suspect by it.
 --
--- Parameters: queue text; sensor text; slot smallint; token uuid.
--- Returns: one row when the slot was the token's, and no run has it. Locks: the slot's row, then the buckets' rows in their
---   order.
+-- Parameters: queue text; sensor text; slot smallint; token uuid; run_id text (of the slot's run; null: there is none).
+-- Returns: one row when the slot was the token's, and no other run has it. Locks: the slot's row, then the buckets' rows in
+--   their order.
 -- Roles: consumer, operator.
 WITH slot AS (
     DELETE FROM sqlqueue.consumer_slot AS s
     WHERE s.queue = :queue AND s.sensor = :sensor AND s.slot = :slot AND s.token = CAST(:token AS uuid)
-      AND s.run_id IS NULL
+      AND s.run_id IS NOT DISTINCT FROM CAST(:run_id AS text)
     RETURNING s.slot, s.buckets
 ), asked AS (
     SELECT b.bucket
