@@ -7,4 +7,4 @@ INSERT INTO sqlqueue.stale_write AS s (queue, day, writes)
 SELECT q.name, CAST(timezone('UTC', statement_timestamp()) AS date), :writes
 FROM sqlqueue.queue AS q
 WHERE q.name = :queue
-ON CONFLICT (queue, day) DO UPDATE SET writes = s.writes + EXCLUDED.writes
+ON CONFLICT (queue, day) DO UPDATE SET writes = LEAST(s.writes, 1000000000000) + EXCLUDED.writes

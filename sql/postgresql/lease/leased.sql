@@ -10,10 +10,7 @@
 SELECT
     j.id, j.queue, j.ordering_key, j.order_no, j.limited, j.attempt, j.max_attempts,
     CASE
-        WHEN cardinality(j.backoff) = 4 AND j.backoff[1] >= 0 AND j.backoff[1] < 'infinity'
-            AND j.backoff[2] >= 1 AND j.backoff[2] < 'infinity' AND j.backoff[3] BETWEEN 0 AND 3162240000
-            AND j.backoff[4] BETWEEN 0 AND 1
-        THEN j.backoff
+        WHEN sqlqueue.is_backoff(j.backoff) THEN j.backoff
         ELSE ARRAY[q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter]
     END AS backoff,
     q.on_poison, q.lease_seconds

@@ -39,7 +39,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.close_group(uuid), sqlqueue.members_added(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
     sqlqueue.record_default_priority(), sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
-    sqlqueue.attempts_spent(integer, text, boolean),
+    sqlqueue.attempts_spent(integer, text, boolean), sqlqueue.is_backoff(double precision[]),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean),
     sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
     sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
@@ -96,9 +96,9 @@ GRANT UPDATE (
 GRANT UPDATE (state, available_at, run_at, bucket, priority, error, cancel_requested_at, order_no, limited)
     ON sqlqueue.job TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job TO sqlqueue_observer;
-GRANT EXECUTE ON FUNCTION sqlqueue.attempts_spent(integer, text, boolean)
+GRANT EXECUTE ON FUNCTION sqlqueue.attempts_spent(integer, text, boolean), sqlqueue.is_backoff(double precision[])
     TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
--- nothing on attempts_spent(integer, text, boolean): sqlqueue_producer
+-- nothing on attempts_spent(integer, text, boolean), is_backoff(double precision[]): sqlqueue_producer
 -- hold_unclaimable runs as its owner: it holds the jobs that keep a consumer from its claims.
 GRANT EXECUTE ON FUNCTION sqlqueue.hold_unclaimable(text) TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on hold_unclaimable(text): sqlqueue_producer, sqlqueue_observer

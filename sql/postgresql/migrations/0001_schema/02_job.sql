@@ -15,6 +15,16 @@ RETURN GREATEST(attempt, -2147483647) - CASE WHEN state = 'running' AND NOT alon
 COMMENT ON FUNCTION sqlqueue.attempts_spent(integer, text, boolean) IS
     'how many attempts of a live job are spent, of which attempt counts the claims';
 
+-- Return whether a job's backoff makes sense: seconds, factor, max_seconds, jitter. Otherwise its queue's is taken. No
+-- constraint: it would be checked for each job that is enqueued. PostgreSQL inlines the expression.
+CREATE FUNCTION sqlqueue.is_backoff(backoff float8[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN cardinality(backoff) = 4 AND backoff[1] >= 0 AND backoff[1] < 'infinity'
+    AND backoff[2] >= 1 AND backoff[2] < 'infinity' AND backoff[3] BETWEEN 0 AND 3162240000
+    AND backoff[4] BETWEEN 0 AND 1;
+
+COMMENT ON FUNCTION sqlqueue.is_backoff(double precision[]) IS 'whether the backoff of a job makes sense';
+
 CREATE DOMAIN sqlqueue.job_bucket AS smallint
     CONSTRAINT job_bucket_is_0_to_1023 CHECK (VALUE BETWEEN 0 AND 1023);
 CREATE DOMAIN sqlqueue.job_priority AS smallint
@@ -84,7 +94,9 @@ CREATE TABLE sqlqueue.job (
     CONSTRAINT job_available_at_of_queued_is_finite_unless_parked CHECK (
         isfinite(available_at) OR state <> 'queued' OR order_no IS NOT NULL
     ),
-    CONSTRAINT job_order_no_needs_an_ordering_key CHECK (order_no IS NULL OR ordering_key IS NOT NULL)
+    CONSTRAINT job_order_no_is_positive_and_needs_an_ordering_key CHECK (
+        order_no IS NULL OR (order_no > 0 AND ordering_key IS NOT NULL)
+    )
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 5000,

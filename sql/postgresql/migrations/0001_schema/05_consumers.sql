@@ -365,7 +365,7 @@ BEGIN
         claim_token = NULL,
         batch_id = NULL,
         limited = false,
-        order_no = CASE WHEN j.ordering_key IS NOT NULL THEN j.order_no END,
+        order_no = CASE WHEN j.ordering_key IS NOT NULL AND j.order_no > 0 THEN j.order_no END,
         error = left(
             'no claim could take it, and what was out of range was replaced; inspect it, then release or cancel it: '
             || odd.reason, 1000

@@ -8,8 +8,8 @@ CREATE TABLE sqlqueue.batch_outcome (
     job_id      uuid        NOT NULL,
     state       text        NOT NULL CHECK (state IN ('succeeded', 'failed', 'cancelled', 'queued', 'held')),
     spent       boolean     NOT NULL,
-    after       float8      CHECK (after >= 0),
-    moment      timestamptz,
+    after       float8      CHECK (after BETWEEN 0 AND 3162240000),
+    moment      timestamptz CHECK (moment > '-infinity' AND moment < '10000-01-01 00:00:00+00'),
     result      jsonb,
     error       text,
     reported_at timestamptz NOT NULL DEFAULT now(),
@@ -42,7 +42,7 @@ WITH settled AS MATERIALIZED (
         END AS state,
         CASE
             WHEN o.state IS NULL THEN statement_timestamp()
-            ELSE GREATEST(statement_timestamp(), o.moment, o.reported_at
+            ELSE GREATEST(statement_timestamp(), o.moment, LEAST(o.reported_at, statement_timestamp())
                 + make_interval(secs => CASE
                     WHEN o.after IS NOT NULL THEN o.after
                     WHEN NOT o.spent THEN 0
@@ -56,9 +56,10 @@ WITH settled AS MATERIALIZED (
     LEFT JOIN sqlqueue.batch_outcome AS o ON o.batch_id = j.batch_id AND o.job_id = j.id
     JOIN sqlqueue.queue AS q ON q.name = j.queue
     CROSS JOIN LATERAL (
-        SELECT COALESCE(
-            j.backoff, ARRAY[q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter]
-        ) AS policy
+        SELECT CASE
+            WHEN sqlqueue.is_backoff(j.backoff) THEN j.backoff
+            ELSE ARRAY[q.backoff_seconds, q.backoff_factor, q.backoff_max_seconds, q.backoff_jitter]
+        END AS policy
     ) AS b
     WHERE j.batch_id = of_batch AND j.state = 'running'
 ), finished AS (
