@@ -21,6 +21,9 @@ from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 
+LONGEST_BARRED_SECONDS = 60.0
+"""How long a consumer waits, if its lease is not shorter, to claim by itself while another one of its process does."""
+
 
 class Claimer:
     """Takes the jobs of one consumer, under leases or locked by a transaction, and counts those that are under leases.
@@ -83,6 +86,7 @@ class Claimer:
         jobs = self._claimed(wanted, joining=True) if self._has_company else []
         if not jobs and self._may_take_alone():
             jobs = self._claimed(wanted)
+            self._keep_turn_for(jobs)
         self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
         self.count(jobs)
@@ -92,6 +96,8 @@ class Claimer:
         """Claim jobs for so many free slots; `joining` others under way, so that none is claimed whose lease ran out."""
         wanted = min(free, self.wanted)
         jobs = self._claimed(wanted, joining=joining) if joining or self._may_take_alone() else []
+        if not joining:
+            self._keep_turn_for(jobs)
         self._first(jobs, wanted)
         self.count(jobs)
         return jobs
@@ -156,10 +162,11 @@ class Claimer:
     def lock(self, transaction: Transaction) -> list[ClaimedJob]:
         """Lock a batch for the rest of the transaction."""
         wanted = self.wanted
-        request = self._request(wanted, joining=not self._may_take_alone())
-        jobs = self._work.leases.lock_due(transaction, request)
-        if not any(job.alone for job in jobs):
-            self._member.pass_turn()
+        lock = self._work.leases.lock_due
+        jobs = lock(transaction, self._request(wanted, joining=True)) if self._has_company else []
+        if not jobs and self._may_take_alone():
+            jobs = lock(transaction, self._request(wanted))
+            self._keep_turn_for(jobs)
         self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
         return self._taken(jobs)
@@ -218,8 +225,13 @@ class Claimer:
 
     def _may_take_alone(self) -> bool:
         """Return whether a job may be claimed that counts as the only one of its process."""
-        self._idle.barred = self._source is None and not self._member.take_turn()
+        patience = min(self._work.lease.seconds, LONGEST_BARRED_SECONDS)
+        self._idle.barred = self._source is None and not self._member.take_turn(patience)
         return not self._idle.barred
+
+    def _keep_turn_for(self, jobs: Sequence[ClaimedJob]) -> None:
+        if self._member.has_turn and not any(job.alone for job in jobs):
+            self._member.pass_turn()
 
     def _claimed(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
         """Claim; a database that is away is waited for."""

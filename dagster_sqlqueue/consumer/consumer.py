@@ -286,30 +286,30 @@ class Consumer(Generic[Payload]):
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Keep leases alive while the block calls `work_batch`."""
-        began = time.monotonic()
-        self._begin()
-        self._catalog.keep_sensitive_names(self._spec)
-        Maintenance(self._catalog).ensure_partitions()
-        with (
-            around_work(self._hooks, self._spec.name, self.summary),
-            contextlib.closing(self._work.caller),
-            self._upkeep.going_on(),
-            self._heartbeat,
-            self._member.working(),
-        ):
-            self._ahead.open()
-            try:
-                with migrations.explaining(self._catalog.database), self._under_way():
-                    yield
-            finally:
+        with self._member.working():
+            began = time.monotonic()
+            self._begin()
+            self._catalog.keep_sensitive_names(self._spec)
+            Maintenance(self._catalog).ensure_partitions()
+            with (
+                around_work(self._hooks, self._spec.name, self.summary),
+                contextlib.closing(self._work.caller),
+                self._upkeep.going_on(),
+                self._heartbeat,
+            ):
+                self._ahead.open()
                 try:
-                    self._give_back_ahead()
+                    with migrations.explaining(self._catalog.database), self._under_way():
+                        yield
                 finally:
-                    self._locked_ahead.close()
-                    self.summary.seconds = time.monotonic() - began
-                if self._presence is not None:
-                    with contextlib.suppress(DatabaseUnavailable):
-                        self._presence.leave()
+                    try:
+                        self._give_back_ahead()
+                    finally:
+                        self._locked_ahead.close()
+                        self.summary.seconds = time.monotonic() - began
+                    if self._presence is not None:
+                        with contextlib.suppress(DatabaseUnavailable):
+                            self._presence.leave()
 
     def work_batch(self, *, ahead_until: float | None = 0.0) -> int:
         """Take one batch and work it off. Returns the number of jobs taken; 0: nothing is due, or nothing may run now.

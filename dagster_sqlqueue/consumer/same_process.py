@@ -2,11 +2,15 @@
 
 What a consumer claims by itself counts as the only job that its process had: if the process dies, the attempt is spent. So
 one job of the process at a time is claimed by itself, and none that has not run yet where other threads claim as well.
+
+A consumer does not wait for another one for ever: a handler may wait for what the other consumer is to do, or hang.
 """
 
 import contextlib
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sized
 
@@ -15,8 +19,8 @@ class _Members:
     """The consumers of this process, and the one of them whose turn it is."""
 
     def __init__(self) -> None:
-        # By consumer the thread in which it works; None: it was made and has not worked yet.
-        self.threads: weakref.WeakKeyDictionary[Member, int | None] = weakref.WeakKeyDictionary()
+        # By consumer the thread in which it works, or was made, if it has not worked yet.
+        self.threads: weakref.WeakKeyDictionary[Member, int] = weakref.WeakKeyDictionary()
         self.forget()
 
     def forget(self) -> None:
@@ -25,6 +29,9 @@ class _Members:
         self.threads.clear()
         self.turn: weakref.ref[Member] | None = None
 
+
+_ASKS_ON_SECONDS = 5.0
+"""One that has not asked for its turn for that long has had something else to do."""
 
 _members = _Members()
 os.register_at_fork(after_in_child=_members.forget)
@@ -41,8 +48,9 @@ class Member:
     def __init__(self) -> None:
         self.known: Sized = _members.threads
         self.has_turn = False
+        self._waits_since = self._asked_at = -math.inf
         with _members.lock:
-            _members.threads[self] = None
+            _members.threads[self] = threading.get_ident()
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -63,15 +71,30 @@ class Member:
         with _members.lock:
             return any(thread != here for member, thread in _members.threads.items() if member is not self)
 
-    def take_turn(self) -> bool:
-        """Return whether this consumer may have a job that counts as the only one of its process; until `pass_turn`."""
+    def take_turn(self, patience_seconds: float) -> bool:
+        """Return whether this consumer may have a job that counts as the only one of its process; until `pass_turn`.
+
+        Args:
+            patience_seconds: for how long it waits for one of another thread, over several calls.
+        """
         with _members.lock:
             holder = None if _members.turn is None else _members.turn()
-            if holder is not None and holder is not self:
+            if holder is not None and holder is not self and not self._has_waited(holder, patience_seconds):
                 return False
             _members.turn = weakref.ref(self)
             self.has_turn = True
+            self._asked_at = -math.inf
             return True
+
+    def _has_waited(self, holder: "Member", patience_seconds: float) -> bool:
+        # One of this thread goes on only when this one has ended: it drains a queue in a handler.
+        if _members.threads.get(holder) == threading.get_ident():
+            return True
+        now = time.monotonic()
+        if now - self._asked_at > _ASKS_ON_SECONDS:
+            self._waits_since = now
+        self._asked_at = now
+        return now - self._waits_since >= patience_seconds
 
     def pass_turn(self) -> None:
         """Let the others have such a job."""

@@ -163,7 +163,7 @@ class Locks:
             request.hints.took(settings.strategy, [job], filled=None)
             if job.attempt > job.max_attempts or job.cancel_requested:
                 return [job._replace(alone=False)]
-            begin = ("begin_alone", {"id": job.id, "worker": request.worker})
+            begin = ("begin_alone", {"id": job.id, "worker": request.worker, "alone": not request.joining})
             if transaction.run_and_go_on(begin, ("lock_alone", {"id": job.id, "lease_no": job.lease_no})):
                 return [job]
             rows, asked_at = pick(transaction, settings, request, request.limit), None

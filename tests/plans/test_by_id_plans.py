@@ -113,7 +113,7 @@ def test_what_a_manager_granted(explain: Explainer, backlog: SqlQueue) -> None:
 
 def test_a_job_that_is_begun_by_itself(explain: Explainer, backlog: SqlQueue) -> None:
     (id,) = due(backlog, 1)
-    for name, given in (("begin_alone", {"worker": "w"}), ("lock_alone", {"lease_no": 1})):
+    for name, given in (("begin_alone", {"worker": "w", "alone": True}), ("lock_alone", {"lease_no": 1})):
         plan = explain(name, id=id, **given)
         assert plan.scans() <= BY_ID
         assert plan.rows_read <= 1

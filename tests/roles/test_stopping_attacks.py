@@ -74,7 +74,8 @@ def test_a_senseless_backoff_keeps_no_batch_from_its_end(mill: Staff, backoff: s
     ],
 )
 def test_a_report_names_a_moment_that_a_job_can_be_due_at(mill: Staff, column: str, told: str) -> None:
-    report = f"INSERT INTO {{s}}.batch_outcome (batch_id, job_id, state, spent, {column}) VALUES (%s, %s, 'queued', true, %s)"
+    columns = f"batch_id, job_id, state, spent, {column}"
+    report = f"INSERT INTO {{s}}.batch_outcome ({columns}) VALUES (%s, %s, 'queued', true, %s)"
     with mill.connected(Role.CONSUMER) as connection, pytest.raises(psycopg.errors.CheckViolation):
         connection.execute(mill.text(report), (uuid4(), uuid4(), told))
 
