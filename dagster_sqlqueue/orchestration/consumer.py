@@ -226,6 +226,7 @@ def queue_consumer(
             job_timeout_seconds=job_timeout_seconds,
             resource_key=resource_key,
             maintain=maintain,
+            transactional=transactional,
             handler=handler,
             batch=takes.batch,
             concurrency=concurrency,

@@ -114,6 +114,7 @@ class DrainJob(Generic[Payload]):
         job_timeout_seconds: see `Consumer`.
         resource_key: of its `SqlQueueResource`.
         maintain: whether its runs maintain the schema when that is due.
+        transactional: whether its runs claim, handle and complete each batch in one transaction.
     """
 
     spec: QueueSpec[Payload]
@@ -125,6 +126,7 @@ class DrainJob(Generic[Payload]):
     job_timeout_seconds: float | None
     resource_key: str = field(default=RESOURCE_KEY, kw_only=True)
     maintain: bool = field(default=True, kw_only=True)
+    transactional: bool = field(default=False, kw_only=True)
 
 
 def build_drain_op(

@@ -195,8 +195,10 @@ class _Tick:
 
     def left(self, state: QueueState) -> set[int]:
         """The buckets whose due jobs live runs leave, where a further run could claim them."""
-        # None could claim jobs either that a limit, the turn of a key, or their tags hold back.
-        if state.paused or self.known.limited or self.known.keyed or self.settings.tags:
+        # None could claim jobs either that a limit, the turn of a key, or their tags hold back; and of jobs that wait, those
+        # that a run has locked cannot be told from the others.
+        held_back = self.known.limited or self.known.keyed or self.settings.tags or self.consumer.transactional
+        if state.paused or held_back:
             return set()
         return left_by_runs(
             state.heads,

@@ -339,6 +339,21 @@ def test_due_jobs_wait_for_two_ticks_while_a_slot_is_free(
     assert queue.depth("work").ready == 0
 
 
+def test_what_a_run_has_locked_is_not_left(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], url: str
+) -> None:
+    """In transactional mode a job that is worked on waits on the queue, for all that others see."""
+    sensor = build_sqlqueue_sensor(replace(consumer, transactional=True))
+    deployment.enqueue(Work(n=1))
+    first = deployment.tick(sensor)
+    come(deployment, consumer, first.run_requests[0])
+    rows(queue, "UPDATE {s}.job SET state = 'queued', available_at = now()")
+    found = first
+    for _ in range(4):
+        found = deployment.tick(sensor, found.cursor)
+        assert not configs(found)
+
+
 def test_ticks_find_a_job_left_only_while_it_is_the_same_and_runs_may_share(
     queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
 ) -> None:
