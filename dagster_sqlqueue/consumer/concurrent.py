@@ -14,8 +14,7 @@ from uuid import UUID
 from dagster_sqlqueue.consumer.caller import Caller, Prepared, UnderLease, handle_async, prepare
 from dagster_sqlqueue.consumer.handler import Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
-from dagster_sqlqueue.consumer.leased import Work, settle_called
-from dagster_sqlqueue.errors import WrongHandler
+from dagster_sqlqueue.consumer.leased import Work, end_leases, settle_called
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Done, Outcome
 
@@ -26,8 +25,8 @@ _POLL_SECONDS = 0.1
 
 _LOGGED_IDS = 20
 
-Ended: TypeAlias = tuple[ClaimedJob, Outcome | WrongHandler]
-"""A job with its outcome, or with what is wrong about the handler."""
+Ended: TypeAlias = tuple[ClaimedJob, Outcome | BaseException]
+"""A job with its outcome, or with what its handler raised or returned and is to end the consumer."""
 
 Claim = Callable[[int, bool], list[ClaimedJob]]
 """Claims up to so many jobs; true: they join others, so that none is taken whose lease ran out."""
@@ -82,7 +81,7 @@ class SideBySide:
     _empty_at: float = field(default=0.0, init=False)
     _runner: _Runner | None = field(default=None, init=False)
     _interrupted: threading.Event = field(default_factory=threading.Event, init=False)
-    _wrong: WrongHandler | None = field(default=None, init=False)
+    _wrong: BaseException | None = field(default=None, init=False)
     cut_off: int = field(default=0, init=False)
 
     @property
@@ -109,6 +108,7 @@ class SideBySide:
 
         Raises:
             WrongHandler: a handler returned what is to be awaited; its job was given back.
+            BaseException: a handler raised one that is no `Exception`, such as SystemExit.
         """
         taken = self._fill() if may_claim else 0
         in_hand = len(self._running)
@@ -203,13 +203,14 @@ class SideBySide:
         ended: list[tuple[ClaimedJob, Outcome]] = []
         back: list[ClaimedJob] = []
         misused: list[ClaimedJob] = []
+        dead: list[ClaimedJob] = []
         for claimed, outcome in called:
             self.heartbeat.end(claimed)
             del self._running[claimed.id]
             self._alone = self._alone and bool(self._running)
-            if isinstance(outcome, WrongHandler):
+            if isinstance(outcome, BaseException):
                 self._wrong = outcome
-                misused.append(claimed)
+                (dead if isinstance(outcome, SystemExit) else misused).append(claimed)
             elif self._interrupted.is_set() and not isinstance(outcome, Done):
                 back.append(claimed)
             else:
@@ -222,6 +223,9 @@ class SideBySide:
             self._release(back, begun=True)
         if misused:
             self._release(misused, begun=True)
+        if dead:
+            end_leases(self.work, self.heartbeat.part_with(begun=True, of=dead))
+            self.heartbeat.forget(dead)
 
     def _complain(self) -> None:
         wrong, self._wrong = self._wrong, None
@@ -297,7 +301,8 @@ class _Threads:
             claimed, job = given
             try:
                 self._ended.put((claimed, self._caller.call(job)))
-            except WrongHandler as error:
+            except BaseException as error:
+                # Whatever it is: without an outcome the consumer would wait for this job for ever.
                 self._ended.put((claimed, error))
 
 
@@ -318,8 +323,14 @@ class _Loop:
 
     def ended(self, seconds: float) -> list[Ended]:
         """Wait until a job has ended, or the time is up. Returns those that have."""
-        wait = asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        done, _ = self._loop.run_until_complete(wait)
+        first = asyncio.wait(set(self._tasks), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        waiting = self._loop.create_task(first)
+        try:
+            done, _ = self._loop.run_until_complete(waiting)
+        except SystemExit:
+            # It leaves the loop at once, and is the outcome of its task besides.
+            waiting.cancel()
+            done = {task for task in self._tasks if task.done()}
         return [(self._tasks.pop(task), _ended_by(task)) for task in done]
 
     def cancel(self) -> None:
@@ -335,8 +346,5 @@ class _Loop:
         self._tasks.clear()
 
 
-def _ended_by(task: asyncio.Task[Outcome]) -> Outcome | WrongHandler:
-    try:
-        return task.result()
-    except WrongHandler as error:
-        return error
+def _ended_by(task: asyncio.Task[Outcome]) -> Outcome | BaseException:
+    return task.exception() or task.result()

@@ -199,6 +199,14 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], heartbeat: Heartbea
         if not open_jobs:
             last, settled = settled, []
             _settle(work, last, finish)
+    except SystemExit:
+        with contextlib.suppress(DatabaseUnavailable):
+            unbegun = heartbeat.part_with(of=open_jobs.values())
+            if unbegun:
+                work.summary.released += len(work.leases.release(unbegun))
+            end_leases(work, heartbeat.part_with(begun=True, of=open_jobs.values()))
+        open_jobs.clear()
+        raise
     finally:
         try:
             if settled:
@@ -210,6 +218,14 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], heartbeat: Heartbea
             heartbeat.forget(jobs)
             if mine:
                 work.summary.released += len(work.leases.release(mine))
+
+
+def end_leases(work: Work[Any], jobs: Sequence[ClaimedJob]) -> None:
+    """End the leases of jobs whose handler ends the process, as if they had run out: a job that does so each time is found
+    like one that crashes it.
+    """
+    if jobs:
+        work.leases.heartbeat(jobs, lease_seconds=0)
 
 
 def settle_called(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], heartbeat: Heartbeat) -> None:

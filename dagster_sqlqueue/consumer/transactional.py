@@ -1,5 +1,6 @@
 """Work batches off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from dagster_sqlqueue.consumer.locked_ahead import EndsLost, LockedAhead
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db import driver_errors
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import AccessRefused
+from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import redacted_text
@@ -80,6 +81,10 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], unti
                 work.leases.database.transact(lambda t: batches.work_off(t, until), idling=True)
             except _TransactionEnded as ended:
                 batches.give_up(ended.job, str(ended))
+            except SystemExit:
+                with contextlib.suppress(DatabaseUnavailable):
+                    batches.leave_suspect()
+                raise
             except EndsLost as lost:
                 # If the connection was lost, its jobs have ended or are on the queue again; a database that is away is
                 # waited for by the next lock.
@@ -202,6 +207,16 @@ class _Batches:
             if not self.hold_unclaimable(error):
                 raise
             self.hand = _Batch()
+
+    def leave_suspect(self) -> None:
+        """Leave the job in hand, whose handler ends the process, as one whose consumer has died: a job that does so each
+        time is found like one that crashes it.
+        """
+        done = len(self.hand.settled)
+        for job in self.hand.jobs[done : done + 1]:
+            # The attempt of one that has begun by itself is counted already, and it is not queued.
+            if not job.alone:
+                self.work.leases.leave_suspect(job, worker=self.work.worker)
 
     def hold_unclaimable(self, error: Exception) -> int:
         """Set jobs aside whose rows can neither be changed nor archived, after an error that one of them caused."""

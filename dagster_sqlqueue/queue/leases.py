@@ -40,6 +40,7 @@ class Leases:
         self.finish_and_go_on = locks.finish_and_go_on
         self.send_lock = locks.send_lock
         self.lock_again = locks.lock_again
+        self.leave_suspect = locks.leave_suspect
 
         # Of managers, and of the workers that they grant jobs to.
         self.assign = grants.assign

@@ -138,6 +138,21 @@ class Locks:
         rows = transaction.run("pick_ids", {"ids": [job.id], "limit": 1})
         return any(row[LEASE_NO] + 1 == job.lease_no and not row[SUSPECT] for row in rows)
 
+    def leave_suspect(self, job: ClaimedJob, *, worker: str) -> None:
+        """Leave a job whose transaction was rolled back as one that its consumer may have died of; no attempt is spent. Not
+        one that another transaction has locked since.
+
+        Args:
+            job: as it was locked, among others.
+            worker: noted as the one that had it.
+        """
+
+        def leave(transaction: Transaction) -> None:
+            if self.lock_again(transaction, job):
+                transaction.run("begin_alone", {"id": job.id, "worker": worker, "alone": False})
+
+        self._catalog.database.transact(leave)
+
     def _lock_due(self, transaction: Transaction, settings: QueueSettings, request: ClaimRequest) -> list[ClaimedJob]:
         if why := _needs_leases(settings):
             raise InvalidInput(
