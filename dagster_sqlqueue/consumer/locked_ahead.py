@@ -16,12 +16,15 @@ from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import AccessRefused, QueueError
+from dagster_sqlqueue.errors import AccessRefused, QueueError, SchemaMissing
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.lock import SentLock
 
 Batch = TypeVar("Batch")
+
+REFUSED_ENDS = (psycopg.DatabaseError, AccessRefused, SchemaMissing)
+"""What the end of a batch raises because of what one of its handlers wrote, among other causes: a trigger may, too."""
 
 VERB = "lock_ahead"
 """The name of the wait for an answer, for hooks."""
@@ -152,7 +155,7 @@ class LockedAhead(Generic[Batch]):
             else:
                 self._work.leases.finish_and_go_on(here.transaction, endings, worker=self._work.worker)
                 self._ended(batch)
-        except (psycopg.DatabaseError, AccessRefused) as error:
+        except REFUSED_ENDS as error:
             raise EndsLost(batch, error) from error
         return self.turn()
 

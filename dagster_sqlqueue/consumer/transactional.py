@@ -17,15 +17,15 @@ from dagster_sqlqueue.consumer.caller import handle
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.handler import brief
 from dagster_sqlqueue.consumer.leased import Work
-from dagster_sqlqueue.consumer.locked_ahead import EndsLost, LockedAhead
+from dagster_sqlqueue.consumer.locked_ahead import REFUSED_ENDS, EndsLost, LockedAhead
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db import driver_errors
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable
+from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import redacted_text
-from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, OddJobs
 
 _SWALLOWED = (
     "a statement failed in the job's transaction and the handler went on: let its error pass, or use a savepoint"
@@ -73,8 +73,7 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], unti
     Returns:
         The number of jobs taken.
     """
-    batches = _Batches(work, claimer, ahead)
-    again = False
+    batches = _Batches(work, claimer, ahead, OddJobs(work.leases.database, work.spec.name))
     for attempt in work.patiently():
         with attempt:
             try:
@@ -88,22 +87,22 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], unti
             except EndsLost as lost:
                 # If the connection was lost, its jobs have ended or are on the queue again; a database that is away is
                 # waited for by the next lock.
-                again = _is_lost(lost.error)
-                if not isinstance(lost.error, psycopg.DatabaseError | AccessRefused):
+                batches.again = _is_lost(lost.error)
+                if not isinstance(lost.error, REFUSED_ENDS):
                     raise lost.error from None
-                if not again:
+                if not batches.again:
                     batches.one_by_one(lost.batch, lost.error)
-            except (psycopg.DatabaseError, AccessRefused) as error:
+            except REFUSED_ENDS as error:
                 if _is_lost(error):
                     raise
                 if batches.hand.ending:
                     batches.one_by_one(batches.hand, error)
-                elif isinstance(error, ROW_ERRORS) and batches.hold_unclaimable(error):
-                    again = True
+                elif isinstance(error, ROW_ERRORS) and batches.odd.set_aside(error):
+                    batches.again = True
                 else:
                     raise
     batches.count(batches.hand)
-    return batches.taken or (work_locked(work, claimer, ahead, until) if again else 0)
+    return batches.taken or (work_locked(work, claimer, ahead, until) if batches.again else 0)
 
 
 @dataclass(slots=True)
@@ -135,16 +134,20 @@ class _Batches:
     """The batches of one call.
 
     Attributes:
+        odd: sets jobs aside whose rows can neither be changed nor archived.
         hand: the one in hand.
         taken: how many jobs were taken and committed.
+        again: whether nothing was taken, and there may be jobs nevertheless.
         lost_with: the job whose handler was at work when the connection was lost the last time.
     """
 
     work: Work[Any]
     claimer: Claimer
     ahead: LockedAhead[_Batch]
+    odd: OddJobs
     hand: _Batch = field(default_factory=_Batch)
     taken: int = 0
+    again: bool = False
     lost_with: UUID | None = None
 
     def work_off(self, transaction: Transaction, until: float) -> None:
@@ -182,7 +185,7 @@ class _Batches:
                 self.work.leases.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
             except _TransactionEnded as ended:
                 self.give_up(ended.job, str(ended))
-            except (psycopg.DatabaseError, AccessRefused) as again:
+            except REFUSED_ENDS as again:
                 if _is_lost(again) or not self.hand.ending:
                     raise
                 self.give_up(job, _uncommitted(again))
@@ -192,19 +195,23 @@ class _Batches:
     def give_up(self, job: ClaimedJob, reason: str) -> None:
         """Spend the attempt of a job whose transaction is gone, unless another consumer has taken it meanwhile."""
 
-        def spend(transaction: Transaction) -> None:
+        def spend(transaction: Transaction) -> bool:
             self.hand = _Batch()
-            if self.work.leases.lock_again(transaction, job):
+            locked = self.work.leases.lock_again(transaction, job)
+            if locked:
                 settled: list[tuple[ClaimedJob, Outcome]] = [
                     (job, Retry(redacted_text.scrub(self.work.spec.payload, reason, job.payload)))
                 ]
                 self.hand = _Batch([job], settled, settle(settled, self.work.leases.stops_key))
                 self._write(transaction)
+            return locked
 
         try:
-            self.work.leases.database.transact(spend)
+            if not self.work.leases.database.transact(spend) and _spent(job):
+                # It was locked to be ended, and could not be.
+                self.again = self.odd.set_aside(RuntimeError(reason))
         except ROW_ERRORS as error:
-            if not self.hold_unclaimable(error):
+            if not self.odd.set_aside(error):
                 raise
             self.hand = _Batch()
 
@@ -217,10 +224,6 @@ class _Batches:
             # The attempt of one that has begun by itself is counted already, and it is not queued.
             if not job.alone:
                 self.work.leases.leave_suspect(job, worker=self.work.worker)
-
-    def hold_unclaimable(self, error: Exception) -> int:
-        """Set jobs aside whose rows can neither be changed nor archived, after an error that one of them caused."""
-        return hold_unclaimable(self.work.leases.database, self.work.spec.name, error)
 
     def count(self, batch: _Batch) -> None:
         """Count a batch that was committed. If it was in hand, nothing is any more."""

@@ -16,7 +16,7 @@ from dagster_sqlqueue.queue.complete import FencedWrites
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import buckets_of
 from dagster_sqlqueue.queue.limits import Reservations
-from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, hold_unclaimable
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, OddJobs
 from dagster_sqlqueue.queue.strategies import (
     AT_ONCE,
     BUCKET,
@@ -64,11 +64,13 @@ class Claims:
         """
         queue, hints = request.queue, request.hints
         settings = settings or self._catalog.last_seen(queue)
+        odd: OddJobs | None = None
         while True:
             try:
                 jobs, filled, again = self._claim(settings, request)
             except ROW_ERRORS as error:
-                if not hold_unclaimable(self.database, queue, error):
+                odd = odd or OddJobs(self.database, queue)
+                if not odd.set_aside(error):
                     raise
                 continue
             handed_out = self.without_spent(jobs, on_spent=on_spent)

@@ -1,6 +1,7 @@
 """Jobs that claims cannot take, or do not find: held with the reason, or moved, so that the others go on."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -18,6 +19,35 @@ ROW_ERRORS: Final = (psycopg.DataError, psycopg.IntegrityError)
 """What the database says of a statement that is refused because of a row."""
 
 _AT_ONCE = 1_000
+_PAUSE_SECONDS = 0.02
+_MOST_IN_VAIN = 4
+
+
+class OddJobs:
+    """Sets jobs aside for one claim, as often as the database refuses it because of a row.
+
+    Args:
+        database: where the queue is.
+        queue: its name.
+    """
+
+    def __init__(self, database: Executor, queue: str) -> None:
+        self._database = database
+        self._queue = queue
+        self._in_vain = 0
+
+    def set_aside(self, error: Exception) -> bool:
+        """Hold the jobs that no claim can take. Returns whether to claim again; if not, the error has another cause.
+
+        Args:
+            error: of the claim.
+        """
+        if hold_unclaimable(self._database, self._queue, error):
+            return True
+        # Another consumer that met the same row may have held it just now, or be about to.
+        self._in_vain += 1
+        time.sleep(_PAUSE_SECONDS * self._in_vain)
+        return self._in_vain <= _MOST_IN_VAIN
 
 
 def despite_odd_jobs(database: Database, queue: str, claim: Callable[[], T]) -> T:
@@ -31,12 +61,13 @@ def despite_odd_jobs(database: Database, queue: str, claim: Callable[[], T]) -> 
     Raises:
         psycopg.Error: there is no such job: the error has another cause.
     """
-    try:
-        return claim()
-    except ROW_ERRORS as error:
-        if not hold_unclaimable(database, queue, error):
-            raise
-        return claim()
+    odd = OddJobs(database, queue)
+    while True:
+        try:
+            return claim()
+        except ROW_ERRORS as error:
+            if not odd.set_aside(error):
+                raise
 
 
 def hold_unclaimable(database: Executor, queue: str, error: Exception) -> int:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, model_validator
 from dagster_sqlqueue import Backoff, Consumer, Job, Mode, NewJob, QueueSpec, RateLimit, SqlQueue
 from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from dagster_sqlqueue.payload.versions import versioned
+from dagster_sqlqueue.queue import odd_jobs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.selection import Selection
 from tests.support import Work, make_due, rows
@@ -258,3 +259,39 @@ def test_what_cannot_be_read_is_held_with_the_reason(
     held = [error or "" for state, error in others(loose) if state == "held"]
     assert len(held) >= len(unreadable)
     assert all("payload" in error and len(error.splitlines()) == 1 for error in held)
+
+
+@pytest.mark.parametrize("strategy", ["fifo", "round_robin", "fanout"])
+@pytest.mark.parametrize("mode", Mode)
+def test_one_that_spent_more_attempts_than_can_be_counted(
+    queue: SqlQueue, spec: QueueSpec[Work], strategy: str, mode: Mode
+) -> None:
+    """Its consumer died of it: it is claimed to be buried, which its row does not allow."""
+    chosen = replace(spec, strategy=strategy, bucket_count=1)
+    queue.create_queue(chosen)
+    queue.rebucket("work", 1)
+    queue.enqueue(chosen, Work(n=-1))
+    rows(queue, "UPDATE {s}.job SET state = 'running', alone = true, lease_no = 1, attempt = 2147483647")
+    make_due(queue)
+    queue.enqueue_many(chosen, [Work(n=n) for n in range(12)])
+    assert Consumer(queue, chosen, lambda job: None, mode=mode, batch_size=5).drain().succeeded == 12
+    assert rows(queue, "SELECT state FROM {s}.job") == [("held",)]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_one_that_another_consumer_is_setting_aside(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """The consumer that met it too finds nothing to hold, and claims again."""
+    queue.enqueue(spec, Work(n=-1))
+    rows(queue, "UPDATE {s}.job SET attempt = 2147483647")
+    queue.enqueue(spec, Work(n=1))
+    hold, held = odd_jobs.hold_unclaimable, []
+
+    def late(*arguments: Any) -> int:
+        held.append(hold(*arguments))
+        return 0 if len(held) == 1 else held[-1]
+
+    monkeypatch.setattr(odd_jobs, "hold_unclaimable", late)
+    assert Consumer(queue, spec, lambda job: None, mode=mode).drain().succeeded == 1
+    assert held == [1]

@@ -74,6 +74,10 @@ def refused_at_the_commit(state: str) -> Callable[[Job[Work], str], None]:
     return refused
 
 
+def missing_something_at_the_commit(job: Job[Work], effect: str) -> None:
+    job.connection.execute(f"INSERT INTO {effect}_refused VALUES ('missing')".encode())
+
+
 def failing_at_the_commit(job: Job[Work], effect: str) -> None:
     job.connection.execute(f"INSERT INTO {effect}_once VALUES (1), (1)".encode())
 
@@ -94,6 +98,10 @@ DISTURBING: dict[str, tuple[Callable[[Job[Work], str], Any], str]] = {
     "a time-out at the commit": (refused_at_the_commit("57014"), "could not be committed: QueryCanceled"),
     "a foreign server away at the commit": (refused_at_the_commit("08001"), "could not be committed: SqlclientUnable"),
     "a connection failure at the commit": (refused_at_the_commit("08006"), "could not be committed: ConnectionFailure"),
+    "a table of the schema missing at the commit": (
+        missing_something_at_the_commit,
+        "could not be committed: SchemaMis",
+    ),
     "the end of the session": (ending_the_session, "the connection that is the job's was lost twice"),
     "a race lost at each commit": (refused_at_the_commit("40001"), "could not be committed: SerializationFailure"),
     "a right refused at the commit": (refused_at_the_commit("42501"), "could not be committed: AccessRefused"),

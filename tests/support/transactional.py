@@ -12,7 +12,7 @@ from tests.support import Work, rows
 @pytest.fixture
 def effect(queue: SqlQueue) -> Iterator[str]:
     """A table beside those of the queue. At the commit another one, `_once`, checks whether its rows are unique, and a third
-    one, `_refused`, raises an error with the SQLSTATE that is written to it.
+    one, `_refused`, raises an error with the SQLSTATE that is written to it; for `missing` it reads a table that is not there.
     """
     rows(queue, "CREATE TABLE {s}.effect (n integer)")
     rows(queue, "CREATE TABLE {s}.effect_once (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
@@ -20,7 +20,8 @@ def effect(queue: SqlQueue) -> Iterator[str]:
     rows(
         queue,
         "CREATE FUNCTION {s}.effect_refused() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE EXCEPTION USING ERRCODE = NEW.state; END $$",
+        " $$ BEGIN IF NEW.state = 'missing' THEN PERFORM FROM {s}.effect_that_is_not_there; END IF;"
+        " RAISE EXCEPTION USING ERRCODE = NEW.state; END $$",
     )
     rows(
         queue,
