@@ -174,20 +174,17 @@ def test_a_handler_that_hangs_loses_its_job_and_cannot_end_it(queue: SqlQueue, s
     assert rows(queue, "SELECT DISTINCT claimed_by, lease_no FROM {s}.job_archive") == [("other", 2)]
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_a_handler_gives_everything_back(
-    queue: SqlQueue, spec: QueueSpec[Work], kind: type[BaseException]
-) -> None:
+def test_an_interrupt_in_a_handler_gives_everything_back(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(20)])
     seen: list[int] = []
 
     def handler(job: Job[Work]) -> None:
         if len(seen) == 5:
-            raise kind
+            raise KeyboardInterrupt
         seen.append(job.payload.n)
 
     consumer = Consumer(queue, spec, handler, batch_size=100)
-    with pytest.raises(kind):
+    with pytest.raises(KeyboardInterrupt):
         consumer.drain()
     assert (consumer.summary.succeeded, consumer.summary.released) == (5, 15)
     again = claim(queue)

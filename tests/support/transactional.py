@@ -12,7 +12,7 @@ from tests.support import Work, rows
 @pytest.fixture
 def effect(queue: SqlQueue) -> Iterator[str]:
     """A table beside those of the queue. At the commit another one, `_once`, checks whether its rows are unique, and a third
-    one, `_refused`, raises an error with the SQLSTATE that is written to it; for `missing` it reads a table that is not there.
+    one, `_refused`, raises an error with the SQLSTATE written to it; for `missing` it reads a table that is not there.
     """
     rows(queue, "CREATE TABLE {s}.effect (n integer)")
     rows(queue, "CREATE TABLE {s}.effect_once (n integer, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")

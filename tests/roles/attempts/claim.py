@@ -207,6 +207,15 @@ def lock_again(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(C)
+def leave_suspect(queue: SqlQueue, desk: Desk) -> Any:
+    desk.filled(1)
+    with queue.database.transaction() as transaction:
+        (job,) = queue.leases.lock_due(transaction, ClaimRequest(desk.name, limit=1))
+    queue.leases.leave_suspect(job, worker="w")
+    assert queue.claim(desk.name, limit=1, worker="w")[0].alone
+
+
+@verb(C)
 def return_locked(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled(1)
     with queue.database.transaction() as transaction:
