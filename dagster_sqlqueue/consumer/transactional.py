@@ -25,7 +25,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import redacted_text
-from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, OddJobs
+from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, OddJobs, despite_odd_jobs, hold_unclaimable
 
 _SWALLOWED = (
     "a statement failed in the job's transaction and the handler went on: let its error pass, or use a savepoint"
@@ -57,7 +57,9 @@ class _TransactionEnded(Exception):
         self.job = job
 
 
-def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], until: float) -> int:
+def work_locked(
+    work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], until: float, odd: OddJobs | None = None
+) -> int:
     """Lock a batch, work it off and end it, in one transaction, and go on so with the next one. What was done is counted
     when it is committed.
 
@@ -69,11 +71,13 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], unti
         claimer: how the consumer takes jobs.
         ahead: locks the next batch while one is worked on.
         until: the moment of `time.monotonic` from which on no other batch is locked.
+        odd: what has set jobs aside so far, for a call after another one that took nothing.
 
     Returns:
         The number of jobs taken.
     """
-    batches = _Batches(work, claimer, ahead, OddJobs(work.leases.database, work.spec.name))
+    odd = odd or OddJobs(work.leases.database, work.spec.name)
+    batches = _Batches(work, claimer, ahead)
     for attempt in work.patiently():
         with attempt:
             try:
@@ -97,12 +101,12 @@ def work_locked(work: Work[Any], claimer: Claimer, ahead: LockedAhead[Any], unti
                     raise
                 if batches.hand.ending:
                     batches.one_by_one(batches.hand, error)
-                elif isinstance(error, ROW_ERRORS) and batches.odd.set_aside(error):
+                elif isinstance(error, ROW_ERRORS) and odd.set_aside(error):
                     batches.again = True
                 else:
                     raise
     batches.count(batches.hand)
-    return batches.taken or (work_locked(work, claimer, ahead, until) if batches.again else 0)
+    return batches.taken or (work_locked(work, claimer, ahead, until, odd) if batches.again else 0)
 
 
 @dataclass(slots=True)
@@ -134,7 +138,6 @@ class _Batches:
     """The batches of one call.
 
     Attributes:
-        odd: sets jobs aside whose rows can neither be changed nor archived.
         hand: the one in hand.
         taken: how many jobs were taken and committed.
         again: whether nothing was taken, and there may be jobs nevertheless.
@@ -144,7 +147,6 @@ class _Batches:
     work: Work[Any]
     claimer: Claimer
     ahead: LockedAhead[_Batch]
-    odd: OddJobs
     hand: _Batch = field(default_factory=_Batch)
     taken: int = 0
     again: bool = False
@@ -206,14 +208,11 @@ class _Batches:
                 self._write(transaction)
             return locked
 
-        try:
-            if not self.work.leases.database.transact(spend) and _spent(job):
-                # It was locked to be ended, and could not be.
-                self.again = self.odd.set_aside(RuntimeError(reason))
-        except ROW_ERRORS as error:
-            if not self.odd.set_aside(error):
-                raise
-            self.hand = _Batch()
+        database, name = self.work.leases.database, self.work.spec.name
+        locked = despite_odd_jobs(database, name, lambda: database.transact(spend))
+        if not locked and _spent(job):
+            # It was locked to be ended, and could not be.
+            self.again = hold_unclaimable(database, name, RuntimeError(reason)) > 0
 
     def leave_suspect(self) -> None:
         """Leave the job in hand, whose handler ends the process, as one whose consumer has died: a job that does so each

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from pydantic import BaseModel, model_validator
 
@@ -13,7 +14,7 @@ from dagster_sqlqueue.payload.versions import versioned
 from dagster_sqlqueue.queue import odd_jobs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.selection import Selection
-from tests.support import Work, make_due, rows
+from tests.support import Work, make_due, rows, states
 from tests.support.odd_rows import ODD, bring_back, constraints, fill, good, loosen, others
 
 LEASED: list[dict[str, Any]] = [
@@ -295,3 +296,17 @@ def test_one_that_another_consumer_is_setting_aside(
     monkeypatch.setattr(odd_jobs, "hold_unclaimable", late)
     assert Consumer(queue, spec, lambda job: None, mode=mode).drain().succeeded == 1
     assert held == [1]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_what_no_row_is_to_blame_for_is_raised(queue: SqlQueue, spec: QueueSpec[Work], mode: Mode) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(3)])
+    refuse = "CREATE FUNCTION {s}.refused() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE SQLSTATE '22000'; END $$"
+    rows(queue, refuse)
+    rows(queue, "CREATE TRIGGER refused BEFORE UPDATE OR DELETE ON {s}.job FOR EACH ROW EXECUTE FUNCTION {s}.refused()")
+    try:
+        with pytest.raises(psycopg.DataError):
+            Consumer(queue, spec, lambda job: None, mode=mode).drain()
+    finally:
+        rows(queue, "DROP FUNCTION {s}.refused CASCADE")
+    assert set(states(queue).values()) == {"queued"}
