@@ -4,9 +4,11 @@ The header of each SQL file names them. `roles_grant.sql` grants the privileges 
 as every role and compares.
 """
 
+import contextlib
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from functools import cache
 
 from dagster_sqlqueue.db import statements
@@ -51,6 +53,26 @@ def roles_for(names: Sequence[str]) -> list[Role]:
     return [role for role in _LEAST_FIRST if all(role in roles_of(name) for name in names)]
 
 
+_further: ContextVar[tuple[str, ...]] = ContextVar("further_statements", default=())
+
+
+@contextlib.contextmanager
+def needing(*names: str) -> Iterator[None]:
+    """Have the errors of the block name the roles that may also run these statements.
+
+    A verb that first reads is refused for its first statement to a user who lacks both rights: a role that may only read
+    would be refused later.
+
+    Args:
+        names: names of the SQL files that the block runs in the end.
+    """
+    before = _further.set((*_further.get(), *names))
+    try:
+        yield
+    finally:
+        _further.reset(before)
+
+
 def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> AccessRefused:
     """Return the error to raise if the server denied a user permission for one of these statements.
 
@@ -62,7 +84,7 @@ def refusal(schema: str, names: Sequence[str], user: str, reason: str) -> Access
     """
     first, *more = reason.strip().splitlines() or ["permission denied"]
     hints = [line.removeprefix("HINT:").strip() for line in more if line.startswith("HINT:")]
-    wanted = [f'"{role_name(schema, role)}"' for role in roles_for(names)]
+    wanted = [f'"{role_name(schema, role)}"' for role in roles_for([*names, *_further.get()]) or roles_for(names)]
     if hints:
         # A refusal of the schema's own triggers and functions, which no role lifts.
         cure = hints[0]

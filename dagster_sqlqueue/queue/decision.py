@@ -11,6 +11,7 @@ from uuid import UUID
 
 import tenacity
 
+from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row, SqlAlchemyExecutor, Transaction
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput
@@ -90,6 +91,10 @@ class Decisions:
             InvalidInput: the selection asks for jobs in states that the decision is not about; nothing was changed.
             UnknownQueue: there is no such queue.
         """
+        with permissions.needing("queue_steady", *decision.statements.values()):
+            return self._decide(queue, selection, decision)
+
+    def _decide(self, queue: str, selection: Selection, decision: Decision) -> Decided:
         self._catalog.check_exists(check_queue_name(queue), decision.within)
         states = selection.states(decision.statements, decision.name)
         decided = Decided()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
@@ -50,10 +51,11 @@ class Deletion:
             decision = Decision("delete", statements, {"reason": _REASON}, turns=True, also=also)
             decided = self._decisions.decide(queue, selection, decision)
         if over := [state for state in wanted if state not in WAITING_STATES]:
-            for ended in self._search.ended(queue, selection, over, "delete"):
-                for at in range(0, len(ended.ids), BATCH):
-                    part = Ended(ended.ids[at : at + BATCH], ended.since, ended.until)
-                    self._delete_ended(queue, part, over, decided)
+            with permissions.needing("delete_ended"):
+                for ended in self._search.ended(queue, selection, over, "delete"):
+                    for at in range(0, len(ended.ids), BATCH):
+                        part = Ended(ended.ids[at : at + BATCH], ended.since, ended.until)
+                        self._delete_ended(queue, part, over, decided)
         if selection.ids:
             self._decisions.explain(queue, selection.job_ids, decided)
         return decided

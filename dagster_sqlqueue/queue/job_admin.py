@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
@@ -244,6 +245,10 @@ class JobAdminVerbs(Verbs):
             raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(_REDRIVABLE)}")
         self.catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "redrive")
+        with permissions.needing("redrive"):
+            return self._redrive_all(queue, selection, wanted, limit)
+
+    def _redrive_all(self, queue: str, selection: Selection, wanted: Sequence[str], limit: int | None) -> Decided:
         decided = Decided()
         for ended in self._search.ended(queue, selection, wanted, "redrive"):
             ids = ended.ids

@@ -84,12 +84,13 @@ def begin(
     Args:
         connection: in autocommit; it is the run's for as long as that goes on.
         database: where it is.
-        forced: also if none is due.
+        forced: also if none is due, and in place of one that goes on because it was due.
         stopping: asked before each statement of the run.
 
     Raises:
-        AccessRefused: the user is neither a consumer, an operator nor the owner of the schema.
+        AccessRefused: the user is neither an operator nor the owner of the schema, nor, unless it is forced, a consumer.
     """
     who = f"{socket.gethostname()}/{os.getpid()}"
-    ((run_no,),) = Transaction(connection, database).run("maintenance_take", {"who": who, "forced": forced})
+    verb = "maintenance_force" if forced else "maintenance_take"
+    ((run_no,),) = Transaction(connection, database).run(verb, {"who": who})
     return None if run_no is None else MaintenanceRun(connection, database, run_no, stopping)

@@ -130,6 +130,25 @@ def test_what_is_refused_is_one_line_with_the_role_that_it_takes(
     assert "GRANT" in line
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("purge work", "delete work --all", "delete {id}", "cancel work --all", "retry work --all", "hold work --all"),
+        *("release work --all", "maintain"),
+    ],
+)
+def test_only_roles_that_do_all_of_a_command_are_named(standing: Staff, command: str) -> None:
+    ((id,),) = rows(standing.owner, "SELECT id FROM {s}.job")
+    line = _as(standing, Role.PRODUCER).refused(Code.DATABASE, *command.replace("{id}", str(id)).split())
+    assert f'it takes the role "{standing.schema}_operator"' in line
+
+
+def test_a_dry_run_takes_a_role_that_reads(standing: Staff) -> None:
+    line = _as(standing, Role.PRODUCER).refused(Code.DATABASE, "purge", "work", "--dry-run")
+    assert f'"{standing.schema}_observer"' in line
+    assert _as(standing, Role.OBSERVER).run("purge", "work", "--dry-run").exit_code == 0
+
+
 def test_an_owner_is_asked_for_where_no_role_will_do(staff: Staff) -> None:
     assert "it takes the owner of the schema" in _as(staff, Role.OPERATOR).refused(Code.DATABASE, "migrate")
 

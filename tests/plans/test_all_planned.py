@@ -15,7 +15,7 @@ WITHOUT: dict[str, str] = {
         register_demand slot_acquire slot_extend slot_forget slot_release slot_widen slots transactional_leave
         transactional_note waiter_leave waiter_notify waiter_register wanting_workers withdraw_worker
     """,
-    "the one row of its table": "doctor_maintenance maintenance_due maintenance_note maintenance_take",
+    "the one row of its table": "doctor_maintenance maintenance_due maintenance_force maintenance_note maintenance_take",
     "one row put under its primary key": "group_open schedule_put subscribe unsubscribe",
     "the whole of a small table, for people": """
         batch_list doctor_batches doctor_declarations doctor_schedules schedules sensitive_add sensitive_names subscriptions

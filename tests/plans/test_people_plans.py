@@ -263,11 +263,10 @@ def test_trimming_what_people_did(explain: Explainer, limit: int) -> None:
     # Half of the jobs are gone.
     explain.run("DELETE FROM {s}.job WHERE id IN (SELECT job_id FROM {s}.human_task WHERE stage = 'assigned')")
     place = {"after_at": "-infinity", "after_id": UUID(int=0), "after_no": 0}
+    before = [explain.read_whole(table) for table in ("job_event", "job")]
     plan = explain("event_trim", queue="work", limit=limit, **place)
-    assert {"job_event_oldest", "job_pkey"} <= indexes(plan)
+    assert [explain.read_whole(table) for table in ("job_event", "job")] == before
     # Found, and once more for its deletion.
-    assert read(plan, "job_event") <= 2 * limit
-    assert read(plan, "job") <= limit
     assert plan.buffers <= 80 * limit + SLACK
 
 

@@ -102,6 +102,24 @@ def test_no_packed_job_goes_with_the_row_of_its_batch(mill: Staff) -> None:
     assert _there(mill) == JOBS
 
 
+def test_a_batch_with_packs_stays_one_of_their_queue(mill: Staff) -> None:
+    """What is packed is not seen by who removes a reply queue, which the batch alone keeps."""
+    rows(mill.owner, "INSERT INTO {s}.reply_queue VALUES ('bulk', 1, '2020-01-01')")
+    mill.owner.create_queue(QueueSpec("other", Work, bucket_count=1))
+    with mill.connected(Role.CONSUMER) as connection:
+        batch = _packed(mill, connection)
+        other = mill.text("UPDATE {s}.batch SET queue = 'other' WHERE id = %s")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match='has packed jobs of queue "bulk"'):
+            connection.execute(other, (batch,))
+        removing = mill.text("SELECT {s}.remove_expired_reply_queue('bulk')")
+        assert connection.execute(removing).fetchall() == [(False,)]
+        # A driver that takes it over for other jobs gives these back first.
+        connection.execute(mill.text("SELECT {s}.settle_batch(%s, 'queued', NULL)"), (batch,))
+        connection.execute(other, (batch,))
+    assert mill.users[Role.OPERATOR].maintain().ran
+    assert _there(mill) == JOBS
+
+
 @pytest.mark.parametrize("token", ["token + 2", "token - 1", "0", "9223372036854775807", "-9223372036854775808"])
 def test_the_leases_of_packed_jobs_are_not_numbered_by_a_consumer(mill: Staff, token: str) -> None:
     """A driver that takes a batch over raises its token by one, and so all of these numbers."""

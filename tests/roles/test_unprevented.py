@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec
@@ -88,8 +89,47 @@ def test_a_consumer_says_that_maintenance_was_done(mill: Staff) -> None:
     """For an hour each time; who asks for it has it run."""
     rows(mill.owner, "UPDATE {s}.maintenance SET due_at = now()")
     with mill.connected(Role.CONSUMER) as connection:
-        done = "SELECT {s}.note_maintenance({s}.take_maintenance('me', true), true, true)"
+        done = "SELECT {s}.note_maintenance({s}.take_maintenance('me'), true, true)"
         assert connection.execute(mill.text(done)).fetchall() == [(True,)]
     assert value(mill.owner, "SELECT due_at <= clock_timestamp() + interval '1 h' FROM {s}.maintenance") is True
     assert not Maintenance(mill.users[Role.CONSUMER].catalog).maintain_if_due(stopping=lambda: False).ran
     assert mill.users[Role.OPERATOR].maintain().ran
+
+
+def test_an_operator_writes_the_record_of_a_job_anew_and_it_shows_when(mill: Staff) -> None:
+    """With the job itself: it may delete both, and insert both. No step has another time than that of its writing."""
+    job = mill.owner.enqueue(WORK, Work(n=1))
+    put = "INSERT INTO {s}.job_event (job_id, no, queue, actor, action) VALUES (%s, 1, 'work', %s, 'approve')"
+    with mill.connected(Role.OPERATOR) as connection:
+        connection.execute(mill.text(put), (job, "bob"))
+        for query in (
+            "UPDATE {s}.job_event SET actor = 'alice'",
+            "DELETE FROM {s}.job_event",
+            "INSERT INTO {s}.job_event (job_id, no, queue, actor, action, at)"
+            " VALUES (gen_random_uuid(), 1, 'work', 'alice', 'approve', '2020-01-01')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(mill.text(query))
+        assert connection.execute(mill.text("DELETE FROM {s}.event_of_no_job")).rowcount == 0
+        before = value(mill.owner, "SELECT clock_timestamp()")
+        connection.execute(mill.text("DELETE FROM {s}.job WHERE id = %s"), (job,))
+        assert connection.execute(mill.text("DELETE FROM {s}.event_of_no_job")).rowcount == 1
+        connection.execute(mill.text(_SECOND), (job,))
+        connection.execute(mill.text(put), (job, "alice"))
+    assert rows(mill.owner, "SELECT actor, at > %s FROM {s}.job_event", before) == [("alice", True)]
+
+
+def test_an_operator_moves_the_end_of_a_lease_and_ends_it_again(mill: Staff) -> None:
+    """It numbers none: who held the lease holds it still, and of a job that nobody has claimed nobody has the lease."""
+    claimed = mill.owner.enqueue(WORK, Work(n=1))
+    (held,) = mill.owner.claim("work", limit=1, worker="w", lease_seconds=3_600)
+    waiting = mill.owner.enqueue(WORK, Work(n=2))
+    with mill.connected(Role.OPERATOR) as connection:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(mill.text("UPDATE {s}.job SET lease_no = lease_no + 1"))
+        connection.execute(mill.text("UPDATE {s}.job SET state = 'running', available_at = 'infinity'"))
+        assert mill.owner.claim("work", limit=2, worker="w") == []
+        mill.owner.complete([held])
+        connection.execute(mill.text("UPDATE {s}.job SET available_at = now() WHERE id = %s"), (waiting,))
+    assert [job.id for job in mill.owner.claim("work", limit=2, worker="w")] == [waiting]
+    assert claimed == held.id

@@ -1,5 +1,6 @@
 """The commands that decide about jobs, from `retry` to `purge`."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.input.selection import queue_of, selecting
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import preview
 from dagster_sqlqueue.queue.redaction import discreet
@@ -268,7 +270,8 @@ def decide(
         limit: the maximum number of jobs.
     """
     queue, selection, dry_run = asked
-    with session.queue() as source:
+    whole = contextlib.nullcontext() if dry_run else permissions.needing("queue_steady")
+    with session.queue() as source, whole:
         its = queue or queue_of(source, selection.job_ids)
         if dry_run:
             show_preview(session, source, its, selection, verb, limit)

@@ -9,7 +9,6 @@ WITH gone AS (
     WHERE g.id = ANY (ARRAY(
         SELECT old.id
         FROM sqlqueue.group_long_ago AS old
-        ORDER BY old.ended_at
         LIMIT :limit
         FOR UPDATE SKIP LOCKED
     ))

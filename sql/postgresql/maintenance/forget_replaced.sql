@@ -4,7 +4,7 @@
 --   locked are skipped. Plan: the index by their age.
 -- Roles: producer, consumer, operator.
 WITH old AS MATERIALIZED (
-    SELECT k.id FROM sqlqueue.job_replaced_long_ago AS k ORDER BY k.noted_at LIMIT :limit FOR UPDATE SKIP LOCKED
+    SELECT k.id FROM sqlqueue.job_replaced_long_ago AS k LIMIT :limit FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM sqlqueue.job_replaced_long_ago AS k WHERE k.id = ANY (ARRAY(SELECT old.id FROM old)) RETURNING k.id
 )

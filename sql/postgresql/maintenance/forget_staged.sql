@@ -6,7 +6,6 @@
 WITH old AS MATERIALIZED (
     SELECT a.attempt
     FROM sqlqueue.staged_long_ago AS a
-    ORDER BY a.staged_at
     LIMIT :limit
     FOR UPDATE SKIP LOCKED
 ), jobs AS (

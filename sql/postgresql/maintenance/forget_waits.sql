@@ -6,7 +6,6 @@
 WITH old AS MATERIALIZED (
     SELECT f.id
     FROM sqlqueue.wait_long_ago AS f
-    ORDER BY f.created_at
     LIMIT :limit
     FOR UPDATE SKIP LOCKED
 ), gone AS (

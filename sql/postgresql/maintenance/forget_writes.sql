@@ -6,7 +6,6 @@
 WITH old AS MATERIALIZED (
     SELECT w.queue, w.name
     FROM sqlqueue.write_long_ago AS w
-    ORDER BY w.committed_at
     LIMIT :limit
     FOR UPDATE SKIP LOCKED
 ), gone AS (

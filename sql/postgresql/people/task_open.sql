@@ -29,11 +29,11 @@ WITH opened AS (
         four_eyes = EXCLUDED.four_eyes, on_hold = false, available_at = EXCLUDED.available_at,
         opened_at = EXCLUDED.opened_at, revision = EXCLUDED.revision
     WHERE CAST(:anew AS boolean)
-    RETURNING t.job_id, t.queue, t.review, t.four_eyes, t.opened_at, t.revision
+    RETURNING t.job_id, t.queue, t.review, t.four_eyes, t.revision
 )
-INSERT INTO sqlqueue.job_event (job_id, no, queue, at, actor, action, reason, details)
+INSERT INTO sqlqueue.job_event (job_id, no, queue, actor, action, reason, details)
 SELECT
-    o.job_id, o.revision, o.queue, o.opened_at, :actor, :action,
+    o.job_id, o.revision, o.queue, :actor, :action,
     COALESCE(CAST(:reason AS text), (SELECT j.error FROM sqlqueue.job AS j WHERE j.id = o.job_id)),
     jsonb_build_object('review', o.review, 'four_eyes', o.four_eyes)
 FROM opened AS o

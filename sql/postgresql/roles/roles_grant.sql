@@ -22,9 +22,9 @@ REVOKE ALL ON
     sqlqueue.job_all, sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.taken_unique_key,
     sqlqueue.own_follower, sqlqueue.job_replaced_long_ago, sqlqueue.event_of_no_job, sqlqueue.follower,
     sqlqueue.job_group, sqlqueue.group_tally, sqlqueue.job_progress, sqlqueue.reply_queue, sqlqueue.spark_write,
-    sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance, sqlqueue.archived_long_ago,
+    sqlqueue.staged_attempt, sqlqueue.staged_job, sqlqueue.maintenance,
     sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago, sqlqueue.staged_job_long_ago,
-    sqlqueue.write_long_ago, sqlqueue.event_long_ago
+    sqlqueue.write_long_ago
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 REVOKE ALL ON SEQUENCE sqlqueue.job_order
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -49,7 +49,10 @@ REVOKE ALL ON FUNCTION
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
     sqlqueue.settle_packs(uuid, text, text), sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
-    sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text, boolean),
+    sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text),
+    sqlqueue.force_maintenance(text), sqlqueue.trim_archive(text, integer),
+    sqlqueue.trim_events(text, timestamp with time zone, uuid, bigint, integer), sqlqueue.refuse_old_snapshot(text),
+    sqlqueue.refuse_queue_of_packs(),
     sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(),
     sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
     sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean),
@@ -251,7 +254,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.pack_batch(uuid, bigint, smallint[], double p
 -- nothing on pack_batch(uuid, bigint, smallint[], double precision): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on packs_of(uuid[]): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on settle_packs(uuid, text, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
--- nothing on refuse_token(), refuse_unsettled_batch(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on refuse_token(), refuse_unsettled_batch(), refuse_queue_of_packs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- subscription, schedule: operators write them; publishers read the subscriptions. A scheduler is an operator.
 GRANT SELECT ON sqlqueue.subscription TO sqlqueue_producer, sqlqueue_observer;
@@ -260,10 +263,10 @@ GRANT SELECT ON sqlqueue.schedule TO sqlqueue_observer;
 -- nothing on subscription: sqlqueue_consumer
 -- nothing on schedule: sqlqueue_producer, sqlqueue_consumer
 
--- human_task, job_event, automation_rule: operators write what people do. Steps are never changed, and trimmed with their
--- job. A consumer reads whether a job runs by itself.
+-- human_task, job_event, automation_rule: operators write what people do, and not when. Steps are never changed, and trimmed
+-- with their job. A consumer reads whether a job runs by itself.
 GRANT SELECT, INSERT, UPDATE, DELETE ON sqlqueue.human_task TO sqlqueue_operator;
-GRANT SELECT, INSERT ON sqlqueue.job_event TO sqlqueue_operator;
+GRANT SELECT, INSERT (job_id, no, queue, actor, action, reason, details) ON sqlqueue.job_event TO sqlqueue_operator;
 GRANT SELECT, DELETE ON sqlqueue.event_of_no_job TO sqlqueue_operator;
 GRANT SELECT, INSERT, UPDATE ON sqlqueue.automation_rule TO sqlqueue_operator;
 GRANT SELECT ON sqlqueue.job_event, sqlqueue.automation_rule TO sqlqueue_consumer;
@@ -352,7 +355,8 @@ GRANT SELECT (attempt), DELETE ON sqlqueue.staged_job TO sqlqueue_operator;
 -- nothing on spark_write: sqlqueue_consumer
 -- nothing on staged_attempt, staged_job: sqlqueue_consumer, sqlqueue_observer
 
--- drop_staged, enqueue_staged run as their owner, on what was staged under an id that no other caller knows.
+-- drop_staged, enqueue_staged run as their owner: on what the caller's user has staged, and on the attempts of one write,
+-- whose ids no other caller knows.
 GRANT EXECUTE ON FUNCTION
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
     TO sqlqueue_producer, sqlqueue_operator;
@@ -377,31 +381,35 @@ GRANT EXECUTE ON FUNCTION
     TO sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.keep_archive_day(date),
-    sqlqueue.summarize_archive()
+    sqlqueue.summarize_archive(), sqlqueue.trim_archive(text, integer),
+    sqlqueue.trim_events(text, timestamp with time zone, uuid, bigint, integer)
     TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on stats_of_queue(text): sqlqueue_producer, sqlqueue_consumer
 -- nothing on begin_archive_partition(date), attach_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on make_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_observer
 -- nothing on drop_archive_partition(date, text), keep_archive_day(date): sqlqueue_producer, sqlqueue_observer
--- nothing on summarize_archive(): sqlqueue_producer, sqlqueue_observer
+-- nothing on summarize_archive(), trim_archive(text, integer): sqlqueue_producer, sqlqueue_observer
+-- nothing on trim_events(text, timestamp with time zone, uuid, bigint, integer): sqlqueue_producer, sqlqueue_observer
+-- nothing on refuse_old_snapshot(text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- maintenance: consumers do it when it is due, and delete only what has expired; operators do it at any time. (Locking a
 -- row requires the right to change some column of it.)
 GRANT SELECT ON sqlqueue.maintenance TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
 GRANT EXECUTE ON FUNCTION
-    sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
+    sqlqueue.take_maintenance(text), sqlqueue.note_maintenance(bigint, boolean, boolean),
     sqlqueue.remove_expired_reply_queue(text)
     TO sqlqueue_consumer, sqlqueue_operator;
-GRANT SELECT, DELETE ON sqlqueue.archived_long_ago, sqlqueue.staged_job_long_ago, sqlqueue.event_long_ago
-    TO sqlqueue_consumer, sqlqueue_operator;
+GRANT EXECUTE ON FUNCTION sqlqueue.force_maintenance(text) TO sqlqueue_operator;
+GRANT SELECT, DELETE ON sqlqueue.staged_job_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT, UPDATE (ended_at), DELETE ON sqlqueue.group_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT, UPDATE (created_at), DELETE ON sqlqueue.wait_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT, UPDATE (staged_at), DELETE ON sqlqueue.staged_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 GRANT SELECT, UPDATE (committed_at), DELETE ON sqlqueue.write_long_ago TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on maintenance: sqlqueue_producer
--- nothing on take_maintenance(text, boolean), note_maintenance(bigint, boolean, boolean): sqlqueue_producer, sqlqueue_observer
+-- nothing on force_maintenance(text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on take_maintenance(text), note_maintenance(bigint, boolean, boolean): sqlqueue_producer, sqlqueue_observer
 -- nothing on remove_expired_reply_queue(text): sqlqueue_producer, sqlqueue_observer
--- nothing on archived_long_ago, staged_job_long_ago, event_long_ago: sqlqueue_producer, sqlqueue_observer
+-- nothing on staged_job_long_ago: sqlqueue_producer, sqlqueue_observer
 -- nothing on group_long_ago, wait_long_ago, staged_long_ago, write_long_ago: sqlqueue_producer, sqlqueue_observer

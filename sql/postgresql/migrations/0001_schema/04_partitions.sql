@@ -153,14 +153,35 @@ EXCEPTION WHEN undefined_table THEN
 END
 $$;
 
+-- Refuse to delete by a retention in a transaction that may see an older one than is set by now: a queue that keeps its
+-- rows for ever since would lose them.
+CREATE FUNCTION sqlqueue.refuse_old_snapshot(what text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_transaction_state',
+            MESSAGE = format(
+                '%s cannot be deleted at %s: the retention may have changed since the transaction began', what,
+                upper(current_setting('transaction_isolation'))
+            ),
+            HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.refuse_old_snapshot(text) FROM PUBLIC;
+
 -- Drop a day's partition if archive_day_is_over.
 --
--- Returns: whether it was dropped. Locks: the archive, against every access, for a few milliseconds.
+-- Returns: whether it was dropped. Fails with 25000 above READ COMMITTED. Locks: the archive, against every access, for a
+--   few milliseconds.
 CREATE FUNCTION sqlqueue.drop_archive_partition(day date, only_queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     partition text := sqlqueue.archive_partition_name(day);
 BEGIN
+    PERFORM sqlqueue.refuse_old_snapshot('a day of the archive');
     PERFORM pg_advisory_xact_lock(hashtext('job_archive'), hashtext('sqlqueue'));
     IF to_regclass(format('%I.%I', 'sqlqueue', partition)) IS NULL
         OR NOT sqlqueue.archive_day_is_over(day, only_queue)

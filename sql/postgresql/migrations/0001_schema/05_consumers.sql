@@ -218,7 +218,7 @@ DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW WHEN (NEW.available_at <= clock_timestamp()) EXECUTE FUNCTION sqlqueue.wake_by_job();
 
 -- Rows of sessions that ended, or were stopped, before a job deleted them.
-CREATE VIEW sqlqueue.armed_long_ago AS
+CREATE VIEW sqlqueue.armed_long_ago WITH (security_barrier) AS
 SELECT w.queue, w.expires_at
 FROM sqlqueue.armed_waiter AS w
 WHERE w.expires_at < statement_timestamp() - interval '1 minute';

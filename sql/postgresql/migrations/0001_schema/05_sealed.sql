@@ -114,7 +114,30 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch() FROM PUBLIC;
+-- Refuse to make a batch that has packs one of another queue. Its row alone keeps the queue of its packed jobs from being
+-- removed.
+CREATE FUNCTION sqlqueue.refuse_queue_of_packs() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF EXISTS (SELECT FROM sqlqueue.batch_pack AS p WHERE p.batch_id = NEW.id) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = format(
+                'permission denied: batch %s has packed jobs of queue "%s", and cannot be one of queue "%s"', NEW.id,
+                OLD.queue, NEW.queue
+            ),
+            HINT = 'Give its jobs back first (settle_batch).';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION
+    sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(), sqlqueue.refuse_queue_of_packs()
+FROM PUBLIC;
+
+CREATE TRIGGER batch_keeps_queue_of_packs AFTER UPDATE OF queue ON sqlqueue.batch
+FOR EACH ROW WHEN (NEW.queue <> OLD.queue) EXECUTE FUNCTION sqlqueue.refuse_queue_of_packs();
 
 CREATE CONSTRAINT TRIGGER batch_is_settled AFTER INSERT OR UPDATE OF state ON sqlqueue.batch
 DEFERRABLE INITIALLY DEFERRED

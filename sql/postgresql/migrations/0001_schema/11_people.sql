@@ -55,8 +55,8 @@ CREATE INDEX job_event_queue ON sqlqueue.job_event (queue);
 -- Serves trimming: the oldest steps of a queue, in order.
 CREATE INDEX job_event_oldest ON sqlqueue.job_event (queue, at, job_id, no);
 
--- Steps of jobs that are neither live nor in the archive: only these may be deleted. OFFSET 0 as in event_trim.
-CREATE VIEW sqlqueue.event_of_no_job AS
+-- Steps of jobs that are neither live nor in the archive: only these may be deleted. OFFSET 0 as in trim_events.
+CREATE VIEW sqlqueue.event_of_no_job WITH (security_barrier) AS
 SELECT e.job_id, e.no
 FROM sqlqueue.job_event AS e
 WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = e.job_id OFFSET 0)

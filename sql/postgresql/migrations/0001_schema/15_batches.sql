@@ -186,10 +186,11 @@ REVOKE ALL ON FUNCTION sqlqueue.forget_batch(uuid, boolean) FROM PUBLIC;
 -- the last that was published, and those whose files are not in their place. With the rights of the tables' owner: no other
 -- role deletes batches.
 --
--- Parameters: of_queue: null: any. Returns: how many were deleted.
+-- Parameters: of_queue: null: any. Returns: how many were deleted. Fails with 25000 above READ COMMITTED.
 -- Reads: all batches of queues with a retention, and for each that is old enough the later ones of its key by their index.
 CREATE FUNCTION sqlqueue.forget_batches(of_queue text) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+SELECT sqlqueue.refuse_old_snapshot('the batches of a queue');
 WITH forgotten AS (
     DELETE FROM sqlqueue.batch AS b
     USING sqlqueue.queue AS q

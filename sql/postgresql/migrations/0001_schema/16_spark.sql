@@ -19,11 +19,12 @@ CREATE INDEX spark_write_age ON sqlqueue.spark_write (committed_at);
 
 -- What a Spark task has staged: one row for each attempt of a task, and one for each job. Only the attempts that Spark
 -- accepted are enqueued. Unlogged: a write is over in minutes, and one whose rows a crash of the server deletes is refused
--- when it commits.
+-- when it commits. put_by is the user who staged an attempt.
 CREATE UNLOGGED TABLE sqlqueue.staged_attempt (
     attempt   uuid        PRIMARY KEY,
     write_id  uuid        NOT NULL,
-    staged_at timestamptz NOT NULL DEFAULT now()
+    staged_at timestamptz NOT NULL DEFAULT now(),
+    put_by    text        NOT NULL DEFAULT session_user
 );
 
 CREATE INDEX staged_attempt_write ON sqlqueue.staged_attempt (write_id);
@@ -48,18 +49,23 @@ CREATE UNLOGGED TABLE sqlqueue.staged_job (
     PRIMARY KEY (attempt, row_no)
 );
 
--- Delete what was staged for a write. This and the following functions have the owner's rights: a producer may stage jobs,
--- and enqueue what it has staged, and cannot read what others have.
+-- Delete what was staged for a write by this user, or one whose rights it has; for an operator, by anybody. Who can read the
+-- name of a stream's write knows the ids of its next ones. This and the following functions have the owner's rights: a
+-- producer may stage jobs, and enqueue what it has staged, and cannot read what others have.
 CREATE FUNCTION sqlqueue.drop_staged(write uuid) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    mine uuid[] := ARRAY(
+        SELECT a.attempt
+        FROM sqlqueue.staged_attempt AS a
+        WHERE a.write_id = write
+          AND (sqlqueue.acts_for(a.put_by) OR has_table_privilege(session_user, 'sqlqueue.staged_attempt', 'DELETE'))
+    );
     dropped bigint;
 BEGIN
-    DELETE FROM sqlqueue.staged_job AS s
-    USING sqlqueue.staged_attempt AS a
-    WHERE a.write_id = write AND s.attempt = a.attempt;
+    DELETE FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (mine);
     GET DIAGNOSTICS dropped = ROW_COUNT;
-    DELETE FROM sqlqueue.staged_attempt AS a WHERE a.write_id = write;
+    DELETE FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (mine);
     RETURN dropped;
 END
 $$;
@@ -71,9 +77,9 @@ $$;
 --   their rows.
 -- Returns: repeated: it was done before, and the numbers are those of then. jobs: those that were inserted; duplicates:
 --   those left out, because a live job has their id or unique key, or their id is the producer's own and its job has ended.
---   Fails with P0002 where staged rows no longer exist, with 23503 where the queue does not, and with 42501 where another
---   user did a write of that name, whose rights the session's user lacks, and who may not delete such names, as operators
---   may: by a higher number it would have left out that user's next writes.
+--   Fails with P0002 where staged rows no longer exist, or are those of another write, with 23503 where the queue does not,
+--   and with 42501 where another user did a write of that name, whose rights the session's user lacks, and who may not
+--   delete such names, as operators may: by a higher number it would have left out that user's next writes.
 -- Locks: the row of the name, so that of two at once the second waits, and then finds it done; the queue's row against its
 --   deletion (keep_queue); the inserted rows, in the order of enqueue_many.
 CREATE FUNCTION sqlqueue.enqueue_staged(
@@ -85,6 +91,7 @@ DECLARE
     back bigint := 0;
     names uuid[];
     writer text;
+    mine uuid[];
 BEGIN
     IF write_name IS NOT NULL THEN
         INSERT INTO sqlqueue.spark_write AS w (queue, name, batch, jobs, duplicates)
@@ -114,8 +121,19 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- Maintenance, which deletes abandoned ones, has to wait for these, or has deleted them.
-    PERFORM FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted) FOR UPDATE;
+    -- Maintenance, which deletes abandoned ones, has to wait for these, or has deleted them. An attempt without rows has
+    -- staged nothing. Of another write none is taken, whoever has learnt its id.
+    PERFORM FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted) AND a.write_id = write FOR UPDATE;
+    mine := ARRAY(
+        SELECT a.attempt FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted) AND a.write_id = write
+    );
+    accepted := ARRAY(
+        SELECT one.attempt
+        FROM unnest(accepted) WITH ORDINALITY AS one (attempt, place)
+        WHERE one.attempt = ANY (mine)
+        GROUP BY one.attempt
+        ORDER BY min(one.place)
+    );
     IF (SELECT count(*) FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (accepted)) <> expected THEN
         RAISE EXCEPTION 'staged jobs are not there any more' USING ERRCODE = 'no_data_found';
     END IF;
@@ -193,6 +211,8 @@ BEGIN
         SET jobs = w.jobs + enqueue_staged.jobs, duplicates = w.duplicates + enqueue_staged.duplicates
         WHERE w.queue = target AND w.name = write_name;
     END IF;
+    DELETE FROM sqlqueue.staged_job AS s WHERE s.attempt = ANY (accepted);
+    DELETE FROM sqlqueue.staged_attempt AS a WHERE a.attempt = ANY (accepted);
     PERFORM sqlqueue.drop_staged(write);
 END
 $$;

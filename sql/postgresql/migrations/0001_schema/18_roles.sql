@@ -83,8 +83,11 @@ $$;
 REVOKE ALL ON FUNCTION sqlqueue.promote_keys(text, text[]) FROM PUBLIC;
 
 -- Ids that need not be known any more.
-CREATE VIEW sqlqueue.job_replaced_long_ago AS
-SELECT r.id, r.noted_at FROM sqlqueue.job_replaced AS r WHERE r.noted_at < statement_timestamp() - interval '7 days';
+CREATE VIEW sqlqueue.job_replaced_long_ago WITH (security_barrier) AS
+SELECT r.id, r.noted_at
+FROM sqlqueue.job_replaced AS r
+WHERE r.noted_at < statement_timestamp() - interval '7 days'
+ORDER BY r.noted_at;
 
 COMMENT ON VIEW sqlqueue.job_replaced_long_ago IS 'replaced or deleted more than a week ago: they may be deleted';
 

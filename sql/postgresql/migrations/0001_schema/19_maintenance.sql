@@ -2,13 +2,16 @@
 
 -- One row: when maintenance is due, which process runs it, and when it was last done. Taken by a compare-and-set of its run
 -- number, which is the fence of the run: no session holds anything, so that a pooler, or a process that is killed, blocks
--- the others for no longer than a run may be silent.
+-- the others for no longer than a run may be silent. taken_by is the user of the run, who alone may say that it goes on or
+-- ends; forced is whether it was asked for, and did not begin because it was due.
 CREATE TABLE sqlqueue.maintenance (
     one        boolean     PRIMARY KEY DEFAULT true CHECK (one),
     due_at     timestamptz NOT NULL CHECK (isfinite(due_at)),
     run_no     bigint      NOT NULL DEFAULT 0,
     held_by    text,
     held_until timestamptz,
+    taken_by   text,
+    forced     boolean     NOT NULL DEFAULT false,
     done_at    timestamptz,
     done_by    text
 );
@@ -18,26 +21,44 @@ COMMENT ON TABLE sqlqueue.maintenance IS 'when maintenance is due, which process
 -- The first partitions were created above; there is nothing to trim yet.
 INSERT INTO sqlqueue.maintenance (due_at) VALUES (statement_timestamp() + interval '1 hour');
 
--- Begin a run of maintenance, unless another one is under way.
+-- Begin a run of maintenance if it is due, unless another one is under way.
 --
--- Parameters: who: shown; forced: also if it is not due.
+-- Parameters: who: shown.
 -- Returns: the run's number, which is valid for five minutes from its last note; null: another is under way, or none is
 --   due.
 -- Locks: the row, until the transaction ends. With the owner's rights: no other role decides when maintenance is due.
-CREATE FUNCTION sqlqueue.take_maintenance(who text, forced boolean) RETURNS bigint
+CREATE FUNCTION sqlqueue.take_maintenance(who text) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    INSERT INTO sqlqueue.maintenance AS m (due_at, run_no, held_by, held_until)
-    VALUES (statement_timestamp(), 1, who, statement_timestamp() + interval '5 minutes')
+    INSERT INTO sqlqueue.maintenance AS m (due_at, run_no, held_by, held_until, taken_by)
+    VALUES (statement_timestamp(), 1, who, statement_timestamp() + interval '5 minutes', session_user)
     ON CONFLICT (one) DO UPDATE
-    SET run_no = m.run_no + 1, held_by = EXCLUDED.held_by, held_until = EXCLUDED.held_until
-    WHERE COALESCE(m.held_until, '-infinity') <= statement_timestamp() AND (forced OR m.due_at <= statement_timestamp())
+    SET run_no = m.run_no + 1, held_by = EXCLUDED.held_by, held_until = EXCLUDED.held_until, taken_by = EXCLUDED.taken_by,
+        forced = false
+    WHERE COALESCE(m.held_until, '-infinity') <= statement_timestamp() AND m.due_at <= statement_timestamp()
     RETURNING m.run_no
 $$;
 
--- Record that a run continues, or that it ends.
+-- Begin a run of maintenance that was asked for, whether it is due or not. It takes over from one that is under way because
+-- it was due: such a run is a consumer's, which could otherwise keep everybody else from maintaining the schema.
+--
+-- Parameters: who: shown.
+-- Returns: the run's number; null: another one that was asked for is under way.
+-- Locks, rights: as take_maintenance.
+CREATE FUNCTION sqlqueue.force_maintenance(who text) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO sqlqueue.maintenance AS m (due_at, run_no, held_by, held_until, taken_by, forced)
+    VALUES (statement_timestamp(), 1, who, statement_timestamp() + interval '5 minutes', session_user, true)
+    ON CONFLICT (one) DO UPDATE
+    SET run_no = m.run_no + 1, held_by = EXCLUDED.held_by, held_until = EXCLUDED.held_until, taken_by = EXCLUDED.taken_by,
+        forced = true
+    WHERE COALESCE(m.held_until, '-infinity') <= statement_timestamp() OR NOT m.forced
+    RETURNING m.run_no
+$$;
+
+-- Record that a run of this user continues, or that it ends.
 --
 -- Parameters: run: its number; ended: whether it ends; done: whether everything was done, and the next is due in an hour.
--- Returns: whether the run is still the current one; null: it is not, and its process must stop.
+-- Returns: whether the run is still the current one; null: it is not, or is that of another user, and its process must stop.
 -- Locks: the row, until the transaction ends. With the owner's rights, as take_maintenance.
 CREATE FUNCTION sqlqueue.note_maintenance(run bigint, ended boolean, done boolean) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -46,7 +67,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         done_at = CASE WHEN done THEN statement_timestamp() ELSE m.done_at END,
         done_by = CASE WHEN done THEN m.held_by ELSE m.done_by END,
         due_at = CASE WHEN done THEN statement_timestamp() + interval '1 hour' ELSE m.due_at END
-    WHERE m.run_no = run AND m.held_until IS NOT NULL
+    WHERE m.run_no = run AND m.held_until IS NOT NULL AND m.taken_by = session_user
     RETURNING true
 $$;
 
@@ -105,46 +126,135 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT sqlqueue.remove_reply_queue(reply, true)
 $$;
 
+-- Delete the first rows of a queue from the archive that its retention does not keep. A row is kept while the UTC day in
+-- which it ended is one of the last retention_days whole days.
+--
+-- Parameters: of_queue; most: how many. Returns: how many. Fails with 25000 above READ COMMITTED.
+-- Locks: the deleted rows. With the owner's rights: a consumer may not delete any other row. A statement of its own could
+--   also go on until the retention has changed; each one in a function sees what is set as it begins.
+-- Plan: the index by finish time finds the oldest, the primary key of the partitions that hold them deletes them.
+CREATE FUNCTION sqlqueue.trim_archive(of_queue text, most integer) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    trimmed bigint;
+BEGIN
+    PERFORM sqlqueue.refuse_old_snapshot('rows of the archive');
+    WITH over AS MATERIALIZED (
+        SELECT a.id, a.finished_at
+        FROM sqlqueue.job_archive AS a
+        WHERE a.queue = of_queue
+          AND a.finished_at < (
+              SELECT timezone('UTC', CAST(
+                  CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
+              ))
+              FROM sqlqueue.queue AS q
+              WHERE q.name = of_queue
+          )
+        ORDER BY a.finished_at
+        LIMIT most
+    )
+    DELETE FROM sqlqueue.job_archive AS a
+    WHERE a.id = ANY (ARRAY(SELECT over.id FROM over))
+      AND a.finished_at >= (SELECT min(over.finished_at) FROM over)
+      AND a.finished_at <= (SELECT max(over.finished_at) FROM over)
+      AND a.queue = of_queue;
+    GET DIAGNOSTICS trimmed = ROW_COUNT;
+    RETURN trimmed;
+END
+$$;
+
+-- Read the next steps of a queue's history that its retention does not keep, the oldest first, and delete those whose job is
+-- neither live nor in the archive. A step is kept while the UTC day in which it was taken is one of the last retention_days
+-- whole days.
+--
+-- Parameters: of_queue; after_at, after_id, after_no: where the page before ended ('-infinity', the nil UUID and 0: at the
+--   very beginning); most: how many are read.
+-- Returns: how many were deleted; how many were read; and the last of them, where the next page begins if as many as `most`
+--   were. Fails with 25000 above READ COMMITTED.
+-- Locks: the deleted rows. With the owner's rights, as trim_archive. A job that ends, or is brought back, is in one of the
+--   two tables at every moment.
+-- Plan: job_event_oldest; for each job read the primary key of the live jobs, and, if it is not there, those of the
+--   archive's partitions. OFFSET 0 keeps them lookups: to join them, all jobs would be read.
+CREATE FUNCTION sqlqueue.trim_events(
+    of_queue text, after_at timestamptz, after_id uuid, after_no bigint, most integer,
+    OUT deleted bigint, OUT scanned bigint, OUT last_at timestamptz, OUT last_id uuid, OUT last_no bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    PERFORM sqlqueue.refuse_old_snapshot('steps of a queue');
+    WITH old AS MATERIALIZED (
+        SELECT e.at, e.job_id, e.no
+        FROM sqlqueue.job_event AS e
+        WHERE e.queue = of_queue
+          AND (e.at, e.job_id, e.no) > (after_at, after_id, after_no)
+          AND e.at < (
+              SELECT timezone('UTC', CAST(
+                  CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
+              ))
+              FROM sqlqueue.queue AS q
+              WHERE q.name = of_queue
+          )
+        ORDER BY e.at, e.job_id, e.no
+        LIMIT most
+    ), gone AS MATERIALIZED (
+        SELECT one.job_id
+        FROM (SELECT DISTINCT old.job_id FROM old) AS one
+        WHERE NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = one.job_id OFFSET 0)
+          AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = one.job_id OFFSET 0)
+          AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[one.job_id]))
+    ), trimmed AS (
+        DELETE FROM sqlqueue.job_event AS e
+        USING old
+        JOIN gone ON gone.job_id = old.job_id
+        WHERE e.job_id = ANY (ARRAY(SELECT gone.job_id FROM gone)) AND e.job_id = old.job_id AND e.no = old.no
+        RETURNING 1
+    )
+    SELECT
+        (SELECT count(*) FROM trimmed), (SELECT count(*) FROM old), last.at, last.job_id, last.no
+    INTO deleted, scanned, last_at, last_id, last_no
+    FROM (VALUES (1)) AS one (row)
+    LEFT JOIN LATERAL (SELECT * FROM old ORDER BY old.at DESC, old.job_id DESC, old.no DESC LIMIT 1) AS last ON true;
+END
+$$;
+
 REVOKE ALL ON FUNCTION
-    sqlqueue.take_maintenance(text, boolean), sqlqueue.note_maintenance(bigint, boolean, boolean),
-    sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(), sqlqueue.remove_expired_reply_queue(text)
+    sqlqueue.take_maintenance(text), sqlqueue.force_maintenance(text), sqlqueue.note_maintenance(bigint, boolean, boolean),
+    sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(), sqlqueue.remove_expired_reply_queue(text),
+    sqlqueue.trim_archive(text, integer), sqlqueue.trim_events(text, timestamptz, uuid, bigint, integer)
 FROM PUBLIC;
 
--- What may be deleted because it has expired, by the rows' own settings: so much a consumer may delete, and nothing else.
--- The deleting statement has bounds of its own, by which an index finds the rows; these conditions are evaluated for each
--- of them.
+-- What may be deleted because it has expired, after a fixed time: so much a consumer may delete, and nothing else. The
+-- deleting statement has bounds of its own, by which an index finds the rows; these conditions are evaluated for each of
+-- them, and before any function of the caller sees one (security_barrier). Each has the order of its index: PostgreSQL plans
+-- such a view by itself, and passes on the limit of a statement that has no order of its own.
 
-CREATE VIEW sqlqueue.archived_long_ago AS
-SELECT a.id, a.queue, a.finished_at
-FROM sqlqueue.job_archive AS a
-WHERE a.finished_at < (
-    SELECT timezone('UTC', CAST(
-        CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
-    ))
-    FROM sqlqueue.queue AS q
-    WHERE q.name = a.queue
-);
-
-COMMENT ON VIEW sqlqueue.archived_long_ago IS 'finished jobs that their queue''s retention does not keep any more';
-
-CREATE VIEW sqlqueue.group_long_ago AS
-SELECT g.id, g.ended_at FROM sqlqueue.job_group AS g WHERE g.ended_at < statement_timestamp() - interval '30 days';
+CREATE VIEW sqlqueue.group_long_ago WITH (security_barrier) AS
+SELECT g.id, g.ended_at
+FROM sqlqueue.job_group AS g
+WHERE g.ended_at < statement_timestamp() - interval '30 days'
+ORDER BY g.ended_at;
 
 COMMENT ON VIEW sqlqueue.group_long_ago IS 'groups that ended more than 30 days ago';
 
-CREATE VIEW sqlqueue.wait_long_ago AS
+CREATE VIEW sqlqueue.wait_long_ago WITH (security_barrier) AS
 SELECT f.id, f.created_at
 FROM sqlqueue.follower AS f
-WHERE f.notify AND f.created_at < statement_timestamp() - interval '1 day' AND f.queue IS NULL AND f.group_id IS NULL;
+WHERE f.notify AND f.created_at < statement_timestamp() - interval '1 day' AND f.queue IS NULL AND f.group_id IS NULL
+ORDER BY f.created_at;
 
 COMMENT ON VIEW sqlqueue.wait_long_ago IS 'followers that were waiting for a notification, and whose process died';
 
-CREATE VIEW sqlqueue.staged_long_ago AS
-SELECT a.attempt, a.staged_at FROM sqlqueue.staged_attempt AS a WHERE a.staged_at < statement_timestamp() - interval '1 day';
+CREATE VIEW sqlqueue.staged_long_ago WITH (security_barrier) AS
+SELECT a.attempt, a.staged_at
+FROM sqlqueue.staged_attempt AS a
+WHERE a.staged_at < statement_timestamp() - interval '1 day'
+ORDER BY a.staged_at;
 
 COMMENT ON VIEW sqlqueue.staged_long_ago IS 'attempts of Spark tasks that staged jobs more than a day ago';
 
-CREATE VIEW sqlqueue.staged_job_long_ago AS
+CREATE VIEW sqlqueue.staged_job_long_ago WITH (security_barrier) AS
 SELECT s.attempt
 FROM sqlqueue.staged_job AS s
 WHERE EXISTS (
@@ -155,31 +265,15 @@ WHERE EXISTS (
 
 COMMENT ON VIEW sqlqueue.staged_job_long_ago IS 'the jobs that these attempts staged';
 
-CREATE VIEW sqlqueue.write_long_ago AS
+CREATE VIEW sqlqueue.write_long_ago WITH (security_barrier) AS
 SELECT w.queue, w.name, w.committed_at
 FROM sqlqueue.spark_write AS w
-WHERE w.committed_at < statement_timestamp() - interval '30 days';
+WHERE w.committed_at < statement_timestamp() - interval '30 days'
+ORDER BY w.committed_at;
 
 COMMENT ON VIEW sqlqueue.write_long_ago IS 'names of writes that were done more than 30 days ago';
 
--- OFFSET 0 as in event_trim.
-CREATE VIEW sqlqueue.event_long_ago AS
-SELECT e.job_id, e.no, e.at
-FROM sqlqueue.job_event AS e
-WHERE e.at < (
-        SELECT timezone('UTC', CAST(
-            CAST(timezone('UTC', statement_timestamp()) AS date) - NULLIF(q.retention_days, 0) AS timestamp
-        ))
-        FROM sqlqueue.queue AS q
-        WHERE q.name = e.queue
-    )
-  AND NOT EXISTS (SELECT FROM sqlqueue.job AS j WHERE j.id = e.job_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM sqlqueue.job_archive AS a WHERE a.id = e.job_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM sqlqueue.packed_ids(ARRAY[e.job_id]));
-
-COMMENT ON VIEW sqlqueue.event_long_ago IS 'steps of jobs that no longer exist, which retention does not keep';
-
 REVOKE ALL ON
-    sqlqueue.archived_long_ago, sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago,
-    sqlqueue.staged_job_long_ago, sqlqueue.write_long_ago, sqlqueue.event_long_ago
+    sqlqueue.group_long_ago, sqlqueue.wait_long_ago, sqlqueue.staged_long_ago, sqlqueue.staged_job_long_ago,
+    sqlqueue.write_long_ago
 FROM PUBLIC;
