@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import psycopg
+from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue.db.executors import Home, Parameters, Row, Transaction
@@ -37,6 +38,10 @@ class MaintenanceRun(Transaction):
         self, connection: "psycopg.Connection[Any]", database: Home, run_no: int, stopping: Callable[[], bool]
     ) -> None:
         super().__init__(connection, database)
+        # A session that a pooler lends may have been left at any level, and retentions are those of now.
+        self._lent = bool(database.first_steps())
+        if self._lent:
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
         self._run_no = run_no
         self._stopping = stopping
         self._said_at = time.monotonic()
@@ -54,6 +59,9 @@ class MaintenanceRun(Transaction):
             self._said_at = time.monotonic()
             if not self._note(ended=False):
                 raise Stopped
+        if idle and self._lent:
+            with self.connection.transaction():
+                return super().run(name, parameters)
         return super().run(name, parameters)
 
     @contextlib.contextmanager
