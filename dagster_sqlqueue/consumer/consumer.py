@@ -171,7 +171,7 @@ class Consumer(Generic[Payload]):
             presence=self._presence,
             hinted=claiming,
         )
-        self._waits = Idle(self._work, self._catalog, self._view, claiming=claiming, choosy=filter is not None)
+        self._waits = Idle(self._work, self._catalog, self._view, claiming=claiming, filter=filter)
         self._member = Member()
         self._claimer = Claimer(
             self._work,
