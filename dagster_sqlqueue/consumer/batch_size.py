@@ -8,6 +8,9 @@ from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 MOST_MEASURED = 1_000
 """The largest batch that goes by the handler's time."""
 
+BEHIND_SECONDS = 5.0
+"""So long jobs of a batch that goes by the handler's time wait for one of them: it was the time of quick ones."""
+
 _USUAL = 100
 _BATCH_SECONDS = 0.1
 """What a batch is to take: so long that the round trip for the next one is little beside it, and so short that neither an

@@ -13,12 +13,12 @@ from typing import Any, Generic
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.consumer.ahead import VERB, Ahead
-from dagster_sqlqueue.consumer.batch_size import BatchSize
+from dagster_sqlqueue.consumer.batch_size import BEHIND_SECONDS, BatchSize
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
-from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_concurrency
+from dagster_sqlqueue.consumer.handler import AnyHandler, Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
@@ -31,7 +31,7 @@ from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.consumer.start import compare_settings, ensure_queue
+from dagster_sqlqueue.consumer.start import check_side_by_side, compare_settings, ensure_queue
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
@@ -64,8 +64,9 @@ class Consumer(Generic[Payload]):
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
             leases, 1 for the first one, and then as many as it handles in a tenth of a second, up to 1,000 and to four
-            times the last batch. Beside a batch of a quick handler the next one is under lease, or locked in transactional
-            mode, unless others would have less by it; not with 1.
+            times the last batch; what has to wait for one of them for longer than five seconds is given back. Beside a
+            batch of a quick handler the next one is under lease, or locked in transactional mode, unless others would have
+            less by it; not with 1.
         concurrency: how many jobs are worked on at a time: by a plain handler in as many threads, by an async one on its
             event loop. A job is claimed when it can begin at once. None: one after another, or all async ones of a claim.
             Not for handlers of a batch, nor in transactional mode, which works one job after another.
@@ -138,7 +139,7 @@ class Consumer(Generic[Payload]):
                 " job after another on one connection; give it a plain function of one job, or use leased mode"
             )
         if concurrency is not None:
-            _check_concurrency(spec, concurrency, caller.shape, self._mode, source)
+            check_side_by_side(spec, concurrency, caller.shape, self._mode, source)
         # In transactional mode as many jobs may have killed a consumer that died as it said that it takes at once; all jobs
         # of a batch take their time together for handlers of another shape; and a source was asked for a number of jobs.
         one_by_one = self._mode is Mode.LEASED and caller.shape is Shape.JOB and concurrency is None and source is None
@@ -152,6 +153,7 @@ class Consumer(Generic[Payload]):
             lease=lease,
             job_timeout_seconds=job_timeout_seconds,
             side_by_side=caller.shape is Shape.ASYNC or concurrency is not None,
+            behind_seconds=BEHIND_SECONDS if one_by_one and batch_size is None else None,
             beat=self._beat,
         )
         self._upkeep = Upkeep(queue.database, self._stopping, allowed=maintain)
@@ -169,7 +171,7 @@ class Consumer(Generic[Payload]):
             presence=self._presence,
             hinted=claiming,
         )
-        self._waits = Idle(self._work, self._catalog, self._view, claiming=claiming, choosy=filter is not None)
+        self._waits = Idle(self._work, self._catalog, self._view, claiming=claiming, filter=filter)
         self._member = Member()
         self._claimer = Claimer(
             self._work,
@@ -393,14 +395,3 @@ class Consumer(Generic[Payload]):
         finally:
             if self._member.has_turn:
                 self._member.pass_turn()
-
-
-def _check_concurrency(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:
-    check_concurrency(concurrency)
-    for refused, why in (
-        (mode is Mode.TRANSACTIONAL, "in transactional mode, which works one job after another on one connection"),
-        (shape is Shape.BATCH, "with a handler of a batch, which is called for one batch after another"),
-        (source is not None, "with a source, which hands jobs out by itself"),
-    ):
-        if refused:
-            raise InvalidInput(f"{spec.label}: concurrency={concurrency} was given {why}; leave it out")

@@ -1,6 +1,7 @@
 """Extend the leases of a batch while a handler works, from a thread of its own."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,9 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.leases import Leases
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+_LOOK_SECONDS = 1.0
+"""How often the thread looks whether a handler takes long, where a quarter of a lease is longer."""
 
 
 class Heartbeat:
@@ -25,6 +29,8 @@ class Heartbeat:
             handler from ending them. Where jobs run side by side it is the one job that is not extended any more.
         side_by_side: whether the jobs in hand run independently of each other, so that one that hangs keeps no other one
             from being begun and ended.
+        behind_seconds: when the handler of one job has taken that long, the jobs in this charge that none has begun are
+            given back, for other consumers; None: they wait for it.
         beat: called from the thread four times a lease, also while no job is in hand.
     """
 
@@ -35,12 +41,14 @@ class Heartbeat:
         lease: LeaseLength,
         job_timeout_seconds: float | None = None,
         side_by_side: bool = False,
+        behind_seconds: float | None = None,
         beat: Callable[[], None] | None = None,
     ) -> None:
         self._leases = leases
         self._lease = lease
         self._job_timeout = job_timeout_seconds
         self._side_by_side = side_by_side
+        self._behind_seconds = math.inf if behind_seconds is None else behind_seconds
         self._beat = beat
         self._lock = threading.Lock()
         # By the identity of a claim, not by the job's id: a job that is in hand again is another claim of it.
@@ -51,6 +59,7 @@ class Heartbeat:
         self._cancellations: dict[int, threading.Event] = {}
         self._extended_at = 0.0
         self._may_take_until: dict[int, float] = {}
+        self._begun_at = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -103,7 +112,8 @@ class Heartbeat:
             if key in self._lost or key in self._parted:
                 return False
             self._begun[key] = job
-            self._may_take_until[key] = time.monotonic() + seconds
+            self._begun_at = time.monotonic()
+            self._may_take_until[key] = self._begun_at + seconds
         return True
 
     def cancellation(self, job: ClaimedJob) -> threading.Event:
@@ -173,12 +183,18 @@ class Heartbeat:
             return id(job) in self._parted
 
     def _run(self) -> None:
+        beat_at = time.monotonic() + self._lease.pace / 4
         while True:
-            if self._lease.changed.wait(self._lease.pace / 4):
+            if self._lease.changed.wait(min(max(beat_at - time.monotonic(), 0.0), _LOOK_SECONDS)):
                 self._lease.changed.clear()
+                beat_at = 0.0
             if self._stopping.is_set():
                 return
             try:
+                self._release_behind()
+                if time.monotonic() < beat_at:
+                    continue
+                beat_at = time.monotonic() + self._lease.pace / 4
                 self._extend()
                 if self._beat is not None:
                     self._beat()
@@ -186,6 +202,15 @@ class Heartbeat:
                 logger.warning("heartbeat failed, it is tried again: %s", error)
             except Exception:
                 logger.exception("heartbeat failed, it is tried again")
+
+    def _release_behind(self) -> None:
+        """Give back what waits for the handler of one job, if that takes long."""
+        with self._lock:
+            if not self._may_take_until or time.monotonic() - self._begun_at < self._behind_seconds:
+                return
+        # What began in between is not among them.
+        if behind := self.part_with():
+            self._leases.release(behind)
 
     def _extend(self) -> None:
         with self._lock:

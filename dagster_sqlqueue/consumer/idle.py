@@ -7,7 +7,9 @@ from typing import Any
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.waiter import Waiter
+from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
 _POLL_SECONDS = 0.2
 
@@ -20,19 +22,21 @@ class Idle:
         catalog: the queues of the schema.
         view: what the consumer knows of the queue.
         claiming: whether the consumer claims by itself; if not, it is not notified.
-        choosy: whether it takes only some of the jobs of its buckets.
+        filter: takes only jobs that fit; None: all of its buckets.
 
     Attributes:
         waited: whether it waited since the last claim that found something: `took` is to be called for the next one.
         barred: whether the last claim took nothing by itself, because another consumer of this process has such a job.
     """
 
-    def __init__(self, work: Work[Any], catalog: Catalog, view: QueueView, *, claiming: bool, choosy: bool) -> None:
+    def __init__(
+        self, work: Work[Any], catalog: Catalog, view: QueueView, *, claiming: bool, filter: ClaimFilter | None
+    ) -> None:
         self._work = work
         self._catalog = catalog
         self._view = view
         self._claiming = claiming
-        self._choosy = choosy
+        self._filter = filter
         self.waited = False
         self.barred = False
         self._waiter: Waiter | None = None
@@ -44,7 +48,8 @@ class Idle:
         if linger_seconds <= 0 or not self._claiming or self._catalog.database.shared:
             yield
             return
-        with Waiter(self._catalog, self._work.spec.name, self._work.worker, choosy=self._choosy) as waiter:
+        choosy = self._filter is not None
+        with Waiter(self._catalog, self._work.spec.name, self._work.worker, choosy=choosy) as waiter:
             self._waiter = waiter
             try:
                 yield
@@ -87,8 +92,8 @@ class Idle:
             self._waiter.pass_on()
 
     def wait_if_limited(self) -> bool:
-        """Wait a moment if jobs are due that a limit, the turn of a key, or what another consumer of this process works on
-        keeps from running. Returns whether some are.
+        """Wait a moment if jobs are due, of those that this consumer takes, that a limit, the turn of a key, or what another
+        consumer of this process works on keeps from running. Returns whether some are.
         """
         settings = self._view.settings
         if not self._claiming or settings is None or settings.paused_at is not None:
@@ -98,7 +103,13 @@ class Idle:
         due = False
         for attempt in self._work.patiently():
             with attempt:
-                due = any(head.due_seconds >= 0 for head in self._work.leases.peek_heads(self._work.spec.name))
+                due = self._is_due(settings)
         if due:
             self._work.stopping.wait(_POLL_SECONDS)
         return due
+
+    def _is_due(self, settings: QueueSettings) -> bool:
+        leases, mine = self._work.leases, self._view.bucket_order.order
+        if self._filter is not None:
+            return self._filter.finds(leases.database, settings, mine, to_the_end=True)
+        return any(head.due_seconds >= 0 and head.bucket in mine for head in leases.peek_heads(settings.name))

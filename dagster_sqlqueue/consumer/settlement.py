@@ -33,7 +33,7 @@ class DrainSummary:
         held: jobs held until an operator decides.
         cancelled: jobs ended as cancelled.
         stale: writes refused because the lease had passed on.
-        released: jobs claimed and given back unbegun, when the drain was stopped.
+        released: jobs claimed and given back unbegun: the drain was stopped, or they waited for a job that took long.
         batches: claims that found something.
         seconds: how long it took.
     """

@@ -1,15 +1,34 @@
-"""Prepare a queue before the first claim: make it if it is missing, and compare its settings with the code's."""
+"""Before the first claim: check what a consumer is given, make its queue if it is missing, and compare their settings."""
 
 import json
 import logging
 from typing import Any
 
-from dagster_sqlqueue.errors import AccessRefused, UnknownQueue
+from dagster_sqlqueue.consumer.handler import Shape, check_concurrency
+from dagster_sqlqueue.consumer.manager import Source
+from dagster_sqlqueue.errors import AccessRefused, InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.declaration import declared, difference_cure, difference_line
+from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+
+def check_side_by_side(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:
+    """Raise an error if a consumer cannot work on so many jobs side by side.
+
+    Raises:
+        InvalidInput: the number is out of range, or handler, mode or source allow none.
+    """
+    check_concurrency(concurrency)
+    for refused, why in (
+        (mode is Mode.TRANSACTIONAL, "in transactional mode, which works one job after another on one connection"),
+        (shape is Shape.BATCH, "with a handler of a batch, which is called for one batch after another"),
+        (source is not None, "with a source, which hands jobs out by itself"),
+    ):
+        if refused:
+            raise InvalidInput(f"{spec.label}: concurrency={concurrency} was given {why}; leave it out")
 
 
 def ensure_queue(queue: SqlQueue, spec: QueueSpec[Any], *, create: bool = True) -> QueueSettings:

@@ -1,60 +1,31 @@
 """Work batches off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
-from dagster_sqlqueue.consumer.caller import handle
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.handler import brief
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.consumer.locked_ahead import REFUSED_ENDS, EndsLost, LockedAhead
+from dagster_sqlqueue.consumer.locked_call import ConnectionLost, TransactionEnded, outcome_in, spent
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db import driver_errors
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.outcome import Cancel, Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, OddJobs, despite_odd_jobs, hold_unclaimable
-
-_SWALLOWED = (
-    "a statement failed in the job's transaction and the handler went on: let its error pass, or use a savepoint"
-)
-_ENDED = (
-    "the handler ended the transaction that is the job's: what it and those before it in the batch wrote may be committed,"
-    " and they run again; leave COMMIT and ROLLBACK to the queue, and blocks of the connection to their own ends"
-)
-_CLOSED = (
-    "the handler closed the connection that is the job's, as `with job.connection` does: those before it in the batch run"
-    " again; use the connection without closing it"
-)
 
 _LOST = (
     "the connection that is the job's was lost twice in a row while the handler worked: a statement of its may end the"
     " session or crash the server; those before it in the batch run again"
 )
-
-
-class _ConnectionLost(psycopg.OperationalError):
-    """The connection was lost while a handler worked."""
-
-
-class _TransactionEnded(Exception):
-    """The handler of this job ended the transaction that it belongs to."""
-
-    def __init__(self, job: ClaimedJob, reason: str) -> None:
-        super().__init__(reason)
-        self.job = job
 
 
 def work_locked(
@@ -82,7 +53,7 @@ def work_locked(
         with attempt:
             try:
                 work.leases.database.transact(lambda t: batches.work_off(t, until), idling=True)
-            except _TransactionEnded as ended:
+            except TransactionEnded as ended:
                 batches.give_up(ended.job, str(ended))
             except SystemExit:
                 with contextlib.suppress(DatabaseUnavailable):
@@ -185,7 +156,7 @@ class _Batches:
             self.hand = _Batch()
             try:
                 self.work.leases.database.transact(lambda t, job=job: self._work_off_alone(t, job), idling=True)  # type: ignore[misc]
-            except _TransactionEnded as ended:
+            except TransactionEnded as ended:
                 self.give_up(ended.job, str(ended))
             except REFUSED_ENDS as again:
                 if _is_lost(again) or not self.hand.ending:
@@ -210,7 +181,7 @@ class _Batches:
 
         database, name = self.work.leases.database, self.work.spec.name
         locked = despite_odd_jobs(database, name, lambda: database.transact(spend))
-        if not locked and _spent(job):
+        if not locked and spent(job):
             # It was locked to be ended, and could not be.
             self.again = hold_unclaimable(database, name, RuntimeError(reason)) > 0
 
@@ -237,7 +208,7 @@ class _Batches:
             work.count_back(writes.back, batch.delays, {job.id for job, _ in writes.back})
         if writes.aside:
             work.count_aside(writes, {job.id for job, _ in writes.aside})
-        work.summary.buried += sum(isinstance(outcome, Reject) and _spent(job) for job, outcome in batch.settled)
+        work.summary.buried += sum(isinstance(outcome, Reject) and spent(job) for job, outcome in batch.settled)
         if batch is self.hand:
             self.hand = _Batch()
 
@@ -278,11 +249,11 @@ class _Batches:
 
     def _outcome(self, transaction: Transaction, claimed: ClaimedJob) -> Outcome:
         try:
-            return _outcome_in(self.work, transaction, claimed, self.ahead.settle)
-        except _ConnectionLost:
+            return outcome_in(self.work, transaction, claimed, self.ahead.settle)
+        except ConnectionLost:
             # A database that goes away takes whichever job is in hand with it, and hardly the same one again.
             if claimed.id == self.lost_with:
-                raise _TransactionEnded(claimed, _LOST) from None
+                raise TransactionEnded(claimed, _LOST) from None
             self.lost_with = claimed.id
             raise
 
@@ -296,94 +267,10 @@ class _Batches:
             leases.return_locked(transaction, writes.back, writes.aside, delays=batch.delays)
 
 
-def _spent(job: ClaimedJob) -> bool:
-    return job.attempt > job.max_attempts
-
-
 def _uncommitted(error: Exception) -> str:
     return brief(f"what the handler wrote could not be committed: {type(error).__name__}: {error}")
-
-
-def _outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, before: Callable[[], None]) -> Outcome:
-    """Return the handler's outcome; what it wrote stays only if it succeeded. A handler that writes nothing costs nothing.
-
-    Args:
-        work: what is worked off.
-        transaction: in which the job is locked.
-        claimed: the job.
-        before: called before the handler writes.
-
-    Raises:
-        _TransactionEnded: the transaction is not the one in which the job was locked any more.
-        _ConnectionLost: see the class.
-    """
-    if claimed.cancel_requested:
-        return Cancel("cancelled while it ran")
-    if _spent(claimed):
-        return Reject(f"the lease ran out on the last of {claimed.max_attempts} attempts: its consumer died or hung")
-    connection = transaction.connection
-    in_hand = _InTransaction(transaction, before)
-    try:
-        with in_hand:
-            outcome = handle(work.spec, work.caller.handler, claimed, in_hand)
-            if connection.closed:
-                raise psycopg.OperationalError("closed")
-            if savepoint := in_hand.savepoint:
-                failed = connection.info.transaction_status is TransactionStatus.INERROR
-                if failed and isinstance(outcome, Done):
-                    outcome = Retry(_SWALLOWED)
-                if not isinstance(outcome, Done):
-                    raise psycopg.Rollback(savepoint)
-    except (psycopg.Error, psycopg.Rollback):
-        # The handler's own errors are outcomes: the savepoint cannot be left. psycopg passes its Rollback on then.
-        if connection.broken:
-            # Whatever the handler made of it: its job goes on when the database is back.
-            raise _ConnectionLost("the connection was lost while a handler worked with it") from None
-        raise _TransactionEnded(claimed, _CLOSED if connection.closed else _ENDED) from None
-    return outcome
 
 
 def _is_lost(error: Exception) -> bool:
     """Return whether a connection was lost, and no statement failed, such as one for which a handler has set a time-out."""
     return isinstance(error, psycopg.OperationalError) and driver_errors.is_unavailable(error)
-
-
-class _InTransaction:
-    """The `InHand` of one job in the transaction in which it is locked, left when its handler has returned.
-
-    Args:
-        transaction: a savepoint is set in it when the handler first asks for its connection.
-        before: called before that.
-    """
-
-    __slots__ = ("_before", "_block", "_transaction", "savepoint")
-
-    def __init__(self, transaction: Transaction, before: Callable[[], None]) -> None:
-        self._transaction = transaction
-        self._before = before
-        self._block: AbstractContextManager[psycopg.Transaction] | None = None
-        self.savepoint: psycopg.Transaction | None = None
-
-    def __enter__(self) -> None:
-        """Nothing was written yet."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return None if self._block is None else self._block.__exit__(kind, error, trace)
-
-    def cancellation(self, job: ClaimedJob) -> threading.Event:
-        """Return an event that stays unset: a request while the job runs is not seen before the transaction ends."""
-        return threading.Event()
-
-    def connection(self) -> "psycopg.Connection[Any]":
-        """Return the connection, planned as the server is set, and within the job's savepoint."""
-        if self._block is None:
-            self._before()
-            block = self._transaction.lend().transaction()
-            self.savepoint = block.__enter__()
-            self._block = block
-        return self._transaction.connection
-
-    def report(self, job: ClaimedJob, payload: Any, percent: float, message: str | None) -> None:
-        """Nothing: the transaction shows nothing before it ends."""

@@ -17,7 +17,7 @@ _OUTCOMES = ("succeeded", "retried", "snoozed", "failed", "held", "cancelled")
 _PLAIN = {
     "claimed": ("sqlqueue_consumer_claimed_jobs", "Jobs taken."),
     "batches": ("sqlqueue_consumer_batches", "Claims that found something."),
-    "released": ("sqlqueue_consumer_released_jobs", "Jobs taken and given back unbegun, when a drain was stopped."),
+    "released": ("sqlqueue_consumer_released_jobs", "Jobs taken and given back before they began."),
     "stale": ("sqlqueue_consumer_stale_writes", "Writes refused because the lease had passed on."),
 }
 _COUNTED = (*_OUTCOMES, *_PLAIN)

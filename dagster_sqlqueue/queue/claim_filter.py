@@ -63,11 +63,22 @@ class ClaimFilter:
         self._found = bool(rows) or (self._found and self._after is not None)
         return rows
 
-    def finds(self, executor: Executor, settings: QueueSettings, buckets: Sequence[int]) -> bool:
-        """Return whether one of the next due jobs fits, as many as one claim reads. Locks nothing, and remembers nothing."""
+    def finds(
+        self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], *, to_the_end: bool = False
+    ) -> bool:
+        """Return whether one of the next due jobs fits. Locks nothing, and remembers nothing.
+
+        Args:
+            executor: where the queue is.
+            settings: the queue's.
+            buckets: of which jobs.
+            to_the_end: of all due jobs, not only of as many as one claim reads.
+        """
         fresh = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
-        ids, _ = fresh._scan(executor, settings, buckets, 1)
-        return bool(ids)
+        while True:
+            ids, fresh._after = fresh._scan(executor, settings, buckets, 1)
+            if ids or fresh._after is None or not to_the_end:
+                return bool(ids)
 
     def _scan(
         self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], limit: int

@@ -10,11 +10,11 @@ import pytest
 
 from dagster_sqlqueue import Consumer, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.ahead_policy import QUICK_SECONDS
-from dagster_sqlqueue.consumer.batch_size import BatchSize
+from dagster_sqlqueue.consumer.batch_size import BEHIND_SECONDS, BatchSize
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from tests.gate.patience import PATIENCE
-from tests.support import Work
+from tests.support import Work, rows, until
 
 
 def sizes(queue: SqlQueue, spec: QueueSpec[Work], handler: Any, jobs: int, **given: Any) -> list[int]:
@@ -66,6 +66,48 @@ def test_what_a_slow_handler_has_not_begun_is_left_to_others(queue: SqlQueue, sp
         assert second.drain().succeeded == 38
         go_on.set()
         assert draining.result(PATIENCE).succeeded == 2
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in hand", "and claimed ahead"])
+def test_what_waits_for_a_slow_job_among_quick_ones_is_given_back(
+    queue: SqlQueue, spec: QueueSpec[Work], ahead: bool
+) -> None:
+    jobs = 3_000 if ahead else 40
+    slow, go_on = threading.Event(), threading.Event()
+    at = 1_500 if ahead else 10
+    calls: list[int] = []
+
+    def first_slow(job: Job[Work]) -> None:
+        calls.append(job.payload.n)
+        if len(calls) == at:
+            slow.set()
+            go_on.wait(2 * PATIENCE)
+
+    queue.enqueue_many(spec, [Work(n=n) for n in range(jobs)])
+    first, second = Consumer(queue, spec, first_slow), Consumer(queue, spec, nothing)
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(first.drain)
+        assert slow.wait(PATIENCE)
+        until(lambda: second.drain().succeeded == jobs - at, "the jobs behind the slow one")
+        go_on.set()
+        summary = draining.result(PATIENCE)
+    assert (summary.succeeded, summary.stale) == (at, 0)
+    assert summary.claimed == at + summary.released
+    assert summary.released > 0
+    assert rows(queue, "SELECT state, max(attempt), max(lease_no) <= 3, count(*) FROM {s}.job_archive GROUP BY 1") == [
+        ("succeeded", 1, True, jobs)
+    ]
+
+
+def test_a_batch_whose_size_was_given_stays_together(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
+    second = Consumer(queue, spec, nothing)
+
+    def slow(job: Job[Work]) -> None:
+        threading.Event().wait(1.5 * BEHIND_SECONDS if job.payload.n == 0 else 0)
+        assert second.drain().succeeded == 0
+
+    assert Consumer(queue, spec, slow, batch_size=10).drain().succeeded == 10
 
 
 @pytest.mark.parametrize(

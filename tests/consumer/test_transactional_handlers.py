@@ -59,6 +59,25 @@ def leaving_a_block_open(job: Job[Work], effect: str) -> None:
     OPEN.append(block)
 
 
+def leaving_a_copy_open(job: Job[Work], effect: str) -> None:
+    copy = job.connection.cursor().copy(f"COPY {effect} FROM STDIN".encode())
+    copy.__enter__()
+    OPEN.append(copy)
+
+
+def leaving_a_stream_open(job: Job[Work], effect: str) -> None:
+    stream = job.connection.cursor().stream("SELECT generate_series(1, 1000)")
+    next(stream)
+    OPEN.append(stream)
+
+
+def leaving_a_pipeline_open(job: Job[Work], effect: str) -> None:
+    pipeline = job.connection.pipeline()
+    pipeline.__enter__()
+    job.connection.execute(f"INSERT INTO {effect} VALUES (5)".encode())
+    OPEN.append(pipeline)
+
+
 def changing_the_role(job: Job[Work], effect: str) -> None:
     job.connection.execute("SET LOCAL ROLE pg_monitor")
 
@@ -92,6 +111,9 @@ DISTURBING: dict[str, tuple[Callable[[Job[Work], str], Any], str]] = {
     "a connection closed": (closing, "closed the connection"),
     "a connection closed by its block": (closing_by_a_block, "closed the connection"),
     "a block left open": (leaving_a_block_open, "ended the transaction"),
+    "a COPY left open": (leaving_a_copy_open, "left a COPY, a stream or a pipeline"),
+    "a stream left open": (leaving_a_stream_open, "left a COPY, a stream or a pipeline"),
+    "a pipeline left open": (leaving_a_pipeline_open, "left a COPY, a stream or a pipeline"),
     "another role": (changing_the_role, "could not be committed: AccessRefused"),
     "what fails at the commit": (failing_at_the_commit, "could not be committed: UniqueViolation"),
     "a lock not available at the commit": (refused_at_the_commit("55P03"), "could not be committed: LockNotAvailable"),
