@@ -183,11 +183,18 @@ def test_a_handler_that_is_not_called_with_its_job_alone_is_refused(queue: SqlQu
     def signed(*given: Any) -> None: ...
 
     signed.__signature__ = inspect.signature(two)  # type: ignore[attr-defined]
+
+    class Signed:
+        __signature__ = inspect.signature(two)
+
+        def __call__(self, *given: Any) -> None: ...
+
     fit: list[Any] = [
         functools.partial(bank_first, "x"),
         functools.partial(two, bank="x"),
         injecting,
         signed,
+        Signed(),
         functools.lru_cache(lambda job: None),
         functools.singledispatch(lambda job: None),
         [].append,
