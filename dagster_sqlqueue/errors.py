@@ -7,7 +7,7 @@
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
 | `UnreadablePayload` | a stored payload cannot be read, or its model breaks over it | cancel the job, or mend the model |
 | `UnknownVersion` | a payload's version is not known, or its upgrade failed | deploy the newer code, or mend the upgrade |
-| `WrongHandler` | a handler returned what nothing awaits, such as a coroutine | make it `async def`; no attempt was spent |
+| `WrongHandler` | a handler returned what nothing runs, as a coroutine or generator | let it return an outcome |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |
 | `UnknownJob` | no job of that id, live or ended, in this schema | correct the id; ended jobs are trimmed in time |
 | `UnknownSubscription` | a topic has no subscription of that name | `subscribe`, or correct the name |
@@ -59,7 +59,9 @@ class UnknownVersion(InvalidPayload):
 
 
 class WrongHandler(QueueError):
-    """A handler returned a coroutine, or something else to be awaited, which nothing awaits: its jobs were given back."""
+    """A handler returned a coroutine or a generator, which nothing awaits or iterates: its jobs were given back, and no
+    attempt was spent.
+    """
 
 
 class UnknownQueue(QueueError, LookupError):

@@ -212,11 +212,11 @@ def handle(
     spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJob, in_hand: InHand | None = None
 ) -> Outcome:
     """Call a handler for one job. Returns its outcome; a `Retry` for its exception, a `Reject` for a payload that does not
-    fit or a result that cannot be stored, a `Hold` for a payload of a version that is not known, or that cannot be read.
-    What it says quotes no sensitive value of the payload.
+    fit, a result that cannot be stored or a returned value that is no outcome, a `Hold` for a payload of a version that is
+    not known, or that cannot be read. What it says quotes no sensitive value of the payload.
 
     Raises:
-        WrongHandler: it returned what is to be awaited.
+        WrongHandler: it returned what is to be awaited or iterated.
     """
     try:
         payload = serialization.parse(spec, claimed.payload)
@@ -257,7 +257,7 @@ def handle_batch(
     spec: QueueSpec[Payload], call: Callable[[Sequence[Job[Payload]]], Any], batch: Sequence[Prepared[Payload]]
 ) -> list[Outcome]:
     """Do the same for a handler of a batch. Returns an outcome for each job, in their order. An exception is a `Retry` for
-    all.
+    all, a wrong number of outcomes a `Reject` for all.
     """
     try:
         outcomes = outcomes_of(call([prepared.job for prepared in batch]), len(batch))

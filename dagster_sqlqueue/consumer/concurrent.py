@@ -107,7 +107,7 @@ class SideBySide:
             How many jobs are in hand or have ended; 0: nothing is due, and nothing is under way.
 
         Raises:
-            WrongHandler: a handler returned what is to be awaited; its job was given back.
+            WrongHandler: a handler returned what is to be awaited or iterated; its job was given back.
             BaseException: a handler raised one that is no `Exception`, such as SystemExit.
         """
         taken = self._fill() if may_claim else 0

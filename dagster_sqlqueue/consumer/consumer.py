@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
-from dagster_sqlqueue.consumer.handler import AnyHandler, Shape
+from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_called_with_one
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
@@ -51,7 +51,7 @@ class Consumer(Generic[Payload]):
     """Works one queue off with one handler.
 
     A handler returns an `Outcome`; None is `Done()`. An exception is a `Retry` by the queue's backoff. A payload that
-    does not fit the model is a `Reject`.
+    does not fit the model is a `Reject`, and so is a returned value that is no outcome: the work is done.
 
     Args:
         queue: where the queue is.
@@ -87,7 +87,7 @@ class Consumer(Generic[Payload]):
             the log.
 
     Raises:
-        InvalidInput: an argument is out of range.
+        InvalidInput: an argument is out of range, or the handler cannot be called with one positional argument.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class Consumer(Generic[Payload]):
         self._mode = Mode(mode)
         if self._mode is Mode.TRANSACTIONAL and filter is not None:
             raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
+        check_called_with_one(spec, handler)
         caller = Caller(spec, hooked(handler, self._hooks), batch)
         if self._mode is Mode.TRANSACTIONAL and caller.shape is not Shape.JOB:
             raise InvalidInput(

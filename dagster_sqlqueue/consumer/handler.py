@@ -1,9 +1,11 @@
 """What a handler is, and the outcome of what it returned or raised. No I/O."""
 
+import contextlib
 import enum
 import functools
 import inspect
 import traceback
+import types
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -22,7 +24,7 @@ AsyncHandler: TypeAlias = Callable[[Job[Payload]], Awaitable[Outcome | None]]
 
 BatchHandler: TypeAlias = Callable[[Sequence[Job[Payload]]], Any]
 """Called once for a batch. Returns an outcome for each job, in their order; or one for all of them, None being `Done()`.
-May be async.
+Another number of outcomes rejects all of them. May be async.
 """
 
 AnyHandler: TypeAlias = Handler[Payload] | AsyncHandler[Payload] | BatchHandler[Payload]
@@ -35,6 +37,10 @@ TIMED_OUT = Retry("the handler was cancelled at the time-out of its job")
 
 MAX_CONCURRENCY = 1_000
 
+_KINDS = (Done, Retry, Snooze, Hold, Reject, Cancel)
+_NOT_BEGUN = (types.GeneratorType, types.AsyncGeneratorType, map)
+
+_NOT_AGAIN = "The job is not retried, which would do its work again; redrive it if that is wanted"
 _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
 
@@ -68,6 +74,48 @@ def check_awaited(spec: QueueSpec[Any], handler: Any) -> None:
             " await what it returns; write the wrapper as async def, and let it await the function. If it runs the"
             " function to its end, as asyncio.run does, leave functools.wraps out"
         )
+
+
+def signature_called(handler: Any) -> inspect.Signature | None:
+    """Return the parameters that a call of the handler has to fit, whatever a wrapper says of the function in it; None if
+    they cannot be known.
+    """
+    function = handler
+    while type(function) in (functools.partial, types.MethodType):
+        function = function.func if type(function) is functools.partial else function.__func__
+    if type(function) is not types.FunctionType:
+        function = type(function).__call__
+    # Signatures that are set, and those of proxies, are what their authors say: the call may take something else.
+    if (
+        type(function) is not types.FunctionType
+        or hasattr(function, "__signature__")
+        or hasattr(handler, "__signature__")
+    ):
+        return None
+    try:
+        return inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_called_with_one(spec: QueueSpec[Any], handler: Any) -> None:
+    """Raise an error if a handler cannot be called with its job, or its batch, as the one positional argument.
+
+    Raises:
+        InvalidInput: it cannot: every call would fail.
+    """
+    signature = signature_called(handler)
+    if signature is None:
+        return
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        name = getattr(function_behind(handler), "__qualname__", repr(handler)).rpartition("<locals>.")[2]
+        raise InvalidInput(
+            f"the handler {name!r:.100} of {spec.label} is called with one positional argument, its job or batch, which"
+            f" {signature!s:.500} does not take: {error}. Let it take that first, and nothing else without a default;"
+            " or wrap it in a function that does"
+        ) from None
 
 
 def check_concurrency(concurrency: int) -> None:
@@ -129,33 +177,35 @@ def discreet(spec: QueueSpec[Payload], outcome: Outcome, claimed: ClaimedJob, jo
 
 
 def outcomes_of(given: Any, count: int) -> list[Outcome]:
-    """Return an outcome for each of `count` jobs, from what the handler of a batch returned.
+    """Return an outcome for each of `count` jobs, from what the handler of a batch returned: a `Reject` for what is no
+    outcome, and for all of them if there are not as many as jobs, since nobody knows whose they are.
 
     Raises:
-        InvalidInput: it does not fit.
-        WrongHandler: it, or a part of it, is to be awaited.
+        WrongHandler: it, or a part of it, is to be awaited or iterated.
     """
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         return [outcome_of(given)] * count
-    if len(given) != count:
-        raise InvalidInput(
-            f"the handler was given {count} jobs and returned {len(given)} outcomes; return one for each job, in"
-            " their order, or a single one for all of them"
-        )
     try:
-        return [outcome_of(outcome) for outcome in given]
+        outcomes = [outcome_of(outcome) for outcome in given]
     except WrongHandler:
         for outcome in given:
             _let_go(outcome)
         raise
+    if len(outcomes) == count:
+        return outcomes
+    reason = (
+        f"the handler was given {count} jobs and returned {len(outcomes)} outcomes; return one for each job, in their"
+        f" order, or a single one for all of them. {_NOT_AGAIN}"
+    )
+    return [Reject(reason)] * count
 
 
 def outcome_of(outcome: Any) -> Outcome:
-    """Return what a handler returned for a job, checked, and with its result as text.
+    """Return what a handler returned for a job, checked, and with its result as text. What is no outcome, or cannot be
+    stored, is a `Reject`: the work is done, and doing it again would come to the same.
 
     Raises:
-        InvalidInput: it is no outcome.
-        WrongHandler: it is to be awaited.
+        WrongHandler: it is to be awaited or iterated.
     """
     if outcome is None:
         return DONE
@@ -168,32 +218,45 @@ def outcome_of(outcome: Any) -> Outcome:
                 # Frozen for its users, of which there is none yet.
                 object.__setattr__(done, "text", serialization.result_text(result))
             except InvalidInput as error:
-                # The work is done. Doing it again would come to the same result.
                 return Reject(str(error))
             return done
         case Retry() | Snooze() | Hold() | Reject() | Cancel():
             return outcome
-        case _ if inspect.isawaitable(outcome):
-            raise _never_awaited(outcome)
+        case _ if is_never_run(outcome):
+            raise _never_run(outcome)
+        case _ if inspect.isclass(outcome) and issubclass(outcome, _KINDS):
+            name = outcome.__name__
+            return Reject(f"the handler returned the class {name}; return an instance, {name}(…). {_NOT_AGAIN}")
         case _:
-            raise InvalidInput(
+            return Reject(
                 f"the handler returned a {type(outcome).__name__}; return Done(…), Retry(…), Snooze(…), Hold(…), Reject(…),"
-                " Cancel(…) or None"
+                f" Cancel(…) or None. {_NOT_AGAIN}"
             )
 
 
-def _never_awaited(given: Any) -> WrongHandler:
+def is_never_run(given: Any) -> bool:
+    """Return whether what a handler returned does nothing until it is awaited or iterated."""
+    return isinstance(given, _NOT_BEGUN) or inspect.isawaitable(given)
+
+
+def _never_run(given: Any) -> WrongHandler:
     _let_go(given)
+    kind = type(given).__name__
+    if inspect.isawaitable(given):
+        what = f"{kind}, which is to be awaited, and nothing awaits it: make the handler async def, or let it"
+    else:
+        what = f"{kind}, which does nothing until it is iterated, and nothing iterates it: let the handler do its work, and"
     return WrongHandler(
-        f"the handler returned a {type(given).__name__}, which is to be awaited, and nothing awaits it: make the handler"
-        " async def, or let it return an outcome. No attempt was spent; its jobs were given back"
+        f"the handler returned a {what} return an outcome. No attempt was spent; its jobs were given back"
     )
 
 
 def _let_go(given: Any) -> None:
-    """Close a coroutine that nothing will await, so that Python does not warn of it."""
-    if inspect.iscoroutine(given):
-        given.close()
+    """Close what nothing will await or iterate, so that Python does not warn of it."""
+    if inspect.iscoroutine(given) or inspect.isgenerator(given):
+        # Code of the handler may run at the close.
+        with contextlib.suppress(Exception):
+            given.close()
 
 
 def failed(error: BaseException) -> Retry:

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import check_awaited, function_behind, is_async
+from dagster_sqlqueue.consumer.handler import check_awaited, function_behind, is_async, signature_called
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import QueueSpec
@@ -33,6 +33,7 @@ class HandlerShape:
         context: the parameter of Dagster's context; None: it takes none.
         resources: the parameters of resources, which are the resources' keys.
         positional: the positional-only parameters, in their order.
+        first: whether a call with the job alone, as a positional argument, gives it to its parameter.
     """
 
     handler: Callable[..., Any]
@@ -40,7 +41,8 @@ class HandlerShape:
     job: str
     context: str | None
     resources: tuple[str, ...]
-    positional: tuple[str, ...]
+    positional: tuple[Parameter, ...]
+    first: bool
 
     def bound(self, context: dg.OpExecutionContext) -> Callable[[Any], Any]:
         """Bind context and resources of a run to the handler; the result takes the job or jobs alone.
@@ -48,7 +50,7 @@ class HandlerShape:
         Args:
             context: of the drain op. It needs the resources.
         """
-        if self.context is None and not self.resources:
+        if self.first and self.context is None and not self.resources:
             return self.handler
         # The resource itself: `context.resources` holds what some resources make of themselves for older code.
         of_run = context.resources.original_resource_dict
@@ -57,14 +59,42 @@ class HandlerShape:
             given[self.context] = context
 
         def call(job: Any) -> Any:
-            named = {**given, self.job: job}
-            first = [named.pop(name) for name in self.positional]
+            first, named = self._arguments({**given, self.job: job})
             return self.handler(*first, **named)
 
         async def call_async(job: Any) -> Any:
             return await call(job)
 
         return call_async if is_async(self.handler) else call
+
+    def _arguments(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The positional arguments of a call, and those by name."""
+        # One without a value of the run comes before one with, and can be left at its default in no other way.
+        return [given.pop(one.name, one.default) for one in self.positional], given
+
+    def check_call(self, named: str) -> None:
+        """Raise an error if a call with all that a run gives does not fit the handler.
+
+        Args:
+            named: the handler, in the error.
+
+        Raises:
+            InvalidInput: it does not: every call would fail.
+        """
+        signature = signature_called(self.handler)
+        if signature is None:
+            return
+        names = (self.job, *self.resources, *([self.context] if self.context is not None else []))
+        first, by_name = self._arguments(dict.fromkeys(names))
+        if self.first and len(names) == 1:
+            first, by_name = [None], {}
+        try:
+            signature.bind(*first, **by_name)
+        except TypeError as error:
+            raise InvalidInput(
+                f"{named} is called with {', '.join(names)}, which its wrapper, of {signature!s:.500}, does not take:"
+                f" {error}; let the wrapper take *args and **kwargs and pass them on, or leave functools.wraps out"
+            ) from None
 
 
 def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None = None) -> HandlerShape:
@@ -130,16 +160,21 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
             f"{named} takes {_text(parameters[job])}, and batch={batch} was given; leave batch out, the annotation decides."
             f" {shapes}"
         )
-    fixed = [name for name, one in parameters.items() if one.kind is Parameter.POSITIONAL_ONLY]
+    fixed = [one for one in parameters.values() if one.kind is Parameter.POSITIONAL_ONLY]
     given = {job, context, *resources}
-    return HandlerShape(
+    while fixed and fixed[-1].name not in given:
+        fixed.pop()
+    shape = HandlerShape(
         handler=handler,
         batch=bool(batch if said is None else said),
         job=job,
         context=context,
         resources=tuple(resources),
-        positional=tuple(name for name in fixed if name in given),
+        positional=tuple(fixed),
+        first=job == next(iter(parameters)) and parameters[job].kind is not Parameter.KEYWORD_ONLY,
     )
+    shape.check_call(named)
+    return shape
 
 
 class _Names(dict[str, Any]):

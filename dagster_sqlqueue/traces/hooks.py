@@ -17,6 +17,7 @@ from opentelemetry.trace import (
     get_tracer,
 )
 
+from dagster_sqlqueue.consumer.handler import is_never_run
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, HandlerCall
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry
@@ -131,16 +132,20 @@ def _of_jobs(call: HandlerCall) -> attributes.Attributes:
 
 def _record_outcome(span: Span, call: HandlerCall) -> None:
     """What the handler returned; of a batch with several kinds of outcomes only whether an error is among them."""
-    several = call.batch and isinstance(call.returned, Sequence) and not isinstance(call.returned, str)
-    outcomes = call.returned if several else [call.returned]
-    # What is no outcome, or not one for each job, the core makes a retry.
-    known = all(isinstance(one, Outcome | None) for one in outcomes) and (
-        not several or len(outcomes) == len(call.jobs)
+    several = (
+        call.batch and isinstance(call.returned, Sequence) and not isinstance(call.returned, str | bytes | bytearray)
     )
-    names = {type(one or Done()).__name__.lower() for one in outcomes} if known else {"retry"}
-    if len(names) == 1:
-        span.set_attribute(attributes.OUTCOME, names.pop())
-    if not known or any(isinstance(one, Retry | Reject) for one in outcomes):
+    outcomes = call.returned if several else [call.returned]
+    if any(is_never_run(one) for one in outcomes):
+        # Its jobs are given back without an outcome.
+        span.set_status(Status(StatusCode.ERROR))
+        return
+    fits = not several or len(outcomes) == len(call.jobs)
+    # What is no outcome, or not one for each job, the core makes a reject.
+    kinds = {type(one or Done()) if fits and isinstance(one, Outcome | None) else Reject for one in outcomes or [None]}
+    if len(kinds) == 1:
+        span.set_attribute(attributes.OUTCOME, next(iter(kinds)).__name__.lower())
+    if kinds & {Retry, Reject}:
         span.set_status(Status(StatusCode.ERROR))
 
 

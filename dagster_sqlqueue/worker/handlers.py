@@ -11,7 +11,13 @@ from typing import Any, Generic, Protocol
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import AsyncHandler, Handler, check_awaited, check_concurrency
+from dagster_sqlqueue.consumer.handler import (
+    AsyncHandler,
+    Handler,
+    check_awaited,
+    check_called_with_one,
+    check_concurrency,
+)
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -101,6 +107,7 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     if not callable(handler):
         raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
     check_awaited(spec, handler)
+    check_called_with_one(spec, handler)
     taken = payload_of(handler)
     if taken is not None and not issubclass(spec.payload, taken):
         raise InvalidInput(

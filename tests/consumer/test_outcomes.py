@@ -1,10 +1,13 @@
 """What a handler is given, and what becomes of a job by what it returns or raises."""
 
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Backoff, Done, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
+from dagster_sqlqueue import Backoff, Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
+from dagster_sqlqueue.model.job import Mode
 from tests.support import Work, make_due, rows, value
 from tests.support.drained import archive, drain
 
@@ -42,10 +45,22 @@ def test_done_keeps_its_result(queue: SqlQueue, spec: QueueSpec[Work], outcome: 
     assert archive(queue)[1][:2] == ("succeeded", result)
 
 
+class Numbers:
+    """As arrays do, it compares each of its elements."""
+
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("The truth value of an array is ambiguous")
+
+
 BAD = {
-    "another value": (lambda: "done", "InvalidInput: the handler returned a str; return Done"),
-    "a dictionary": (lambda: {"a": 1}, "InvalidInput: the handler returned a dict"),
-    "a class": (lambda: Done, "InvalidInput: the handler returned a type"),
+    "another value": (lambda: "done", "the handler returned a str; return Done"),
+    "a dictionary": (lambda: {"a": 1}, "the handler returned a dict"),
+    "truth": (lambda: True, "the handler returned a bool"),
+    "an outcome in a list": (lambda: [Done()], "the handler returned a list"),
+    "a future of a thread": (Future, "the handler returned a Future"),
+    "an array": (Numbers, "the handler returned a Numbers"),
+    "the class of an outcome": (lambda: Done, "the handler returned the class Done; return an instance, Done(…)"),
+    "another class": (lambda: Work, "the handler returned a ModelMetaclass"),
     "no JSON": (lambda: Done(object()), "not JSON serializable"),  # type: ignore[arg-type]
     "a set": (lambda: Done({1}), "not JSON serializable"),  # type: ignore[arg-type]
     "NaN": (lambda: Done(float("nan")), "it is nan, a number that JSON does not have"),
@@ -62,22 +77,63 @@ BAD = {
     "a delay that is NaN": (lambda: Retry("x", float("nan")), "give seconds"),
     "a negative delay": (lambda: Retry("x", -1), "give seconds"),
 }
+NO_OUTCOME = {
+    "another value",
+    "a dictionary",
+    "truth",
+    "an outcome in a list",
+    "a future of a thread",
+    "an array",
+    "the class of an outcome",
+    "another class",
+}
 UNSTORABLE = {"no JSON", "a set", "NaN", "infinity deep inside", "NUL", "NUL in a key", "a surrogate"}
 
 
 @pytest.mark.parametrize("kind", list(BAD))
-def test_what_is_no_outcome_is_a_failed_attempt_and_hurts_no_other_job(
+def test_what_is_no_outcome_is_the_dead_letter_or_a_failed_attempt_and_hurts_no_other_job(
     queue: SqlQueue, spec: QueueSpec[Work], kind: str
 ) -> None:
     make, message = BAD[kind]
     queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=2) for n in range(5)])
     summary = drain(queue, spec, lambda job: make() if job.payload.n == 2 else None)
-    # A result that cannot be stored would be the same the next time.
-    again = 0 if kind in UNSTORABLE else 1
+    # Of what is done: it would be the same the next time.
+    again = 0 if kind in UNSTORABLE | NO_OUTCOME else 1
     assert (summary.succeeded, summary.retried, summary.failed, summary.stale) == (4, again, 1, 0)
     state, _, error, attempt = archive(queue)[2]
     assert (state, attempt) == ("failed", 1 + again)
     assert message in error
+    assert ("The job is not retried" in error) == (kind in NO_OUTCOME)
+
+
+@pytest.mark.parametrize("more", [{"concurrency": 3}, {"mode": Mode.TRANSACTIONAL}, {"batch": True}])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_what_is_no_outcome_is_the_dead_letter_in_every_mode(
+    queue: SqlQueue, spec: QueueSpec[Work], more: dict[str, Any], awaited: bool
+) -> None:
+    called: list[int] = []
+
+    def one(job: Job[Work]) -> Any:
+        called.append(job.payload.n)
+        return {"sent": True} if job.payload.n == 2 else None
+
+    async def one_awaited(job: Job[Work]) -> Any:
+        return one(job)
+
+    async def batch_awaited(jobs: Sequence[Job[Work]]) -> Any:
+        return [one(job) for job in jobs]
+
+    def batch(jobs: Sequence[Job[Work]]) -> Any:
+        return [one(job) for job in jobs]
+
+    if awaited and "mode" in more:
+        more = {}
+    handlers: tuple[Any, Any] = (one_awaited, batch_awaited) if awaited else (one, batch)
+    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=3) for n in range(5)])
+    summary = Consumer(queue, spec, handlers["batch" in more], **more).drain()
+    assert (summary.succeeded, summary.retried, summary.failed) == (4, 0, 1)
+    assert sorted(called) == [0, 1, 2, 3, 4]
+    assert archive(queue)[2][2].startswith("the handler returned a dict; return Done")
 
 
 def test_an_error_is_readable_whatever_it_holds(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

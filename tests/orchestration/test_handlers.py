@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from dagster_sqlqueue import Done, Job, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource, build_drain_op, queue_consumer, slots
+from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from tests.orchestration.support import WORK, Deployment, configs, error_of
 from tests.support import Work, rows
 
@@ -33,6 +34,9 @@ class Client:
 
 class Other(BaseModel):
     text: str
+
+
+NO_JOB: Any = None
 
 
 def work_off(deployment: Deployment, consumer: QueueConsumer[Any], **resources: Any) -> dg.ExecuteInProcessResult:
@@ -92,6 +96,85 @@ def test_handlers_take_the_run_s_context_and_resources(queue: SqlQueue, deployme
     assert results(queue) == ["mail 0", "mail 1", "mail 2"]
     said = {log.user_message for log in deployment.instance.all_logs(result.run_id)}
     assert said & {f"sending {n} in {result.run_id}" for n in range(3)}
+
+
+def by_other_ways() -> Iterator[tuple[Any, dict[str, Any]]]:
+    def by_name(*, job: Job[Work]) -> Done:
+        return Done({"sent": f"x{job.payload.n}"})
+
+    yield by_name, {}
+    yield by_name, {"transactional": True}
+    yield by_name, {"concurrency": 2}
+
+    def pay(bank: str, job: Job[Work]) -> Done:
+        return Done({"sent": f"{bank}{job.payload.n}"})
+
+    yield functools.partial(pay, bank="x"), {}
+    yield functools.partial(pay, "x"), {}
+
+    def bare_pay(bank, job):  # type: ignore[no-untyped-def]
+        return pay(bank, job)
+
+    yield functools.partial(bare_pay, bank="x"), {}
+
+    def later_one(bank: str = "x", job: Job[Work] = NO_JOB) -> Done:
+        return pay(bank, job)
+
+    yield later_one, {}
+
+    def positional(bank: str = "x", job: Job[Work] = NO_JOB, /, more: int = 1, *, most: int = 2) -> Done:
+        assert (more, most) == (1, 2)
+        return pay(bank, job)
+
+    yield positional, {}
+
+    def positional_before(bank: str = "x", /, job: Job[Work] = NO_JOB) -> Done:
+        return pay(bank, job)
+
+    yield positional_before, {}
+
+    def after_any(*banks: str, job: Job[Work]) -> Done:
+        return pay("x", job)
+
+    yield after_any, {}
+
+    async def asynchronous(bank: str = "x", *, job: Job[Work]) -> Done:
+        return pay(bank, job)
+
+    yield asynchronous, {}
+    yield asynchronous, {"concurrency": 2}
+
+    def batch(bank: str = "x", *, jobs: list[Job[Work]]) -> list[Done]:
+        return [pay(bank, job) for job in jobs]
+
+    yield batch, {}
+
+    async def asynchronous_batch(bank: str, jobs: list[Job[Work]]) -> list[Done]:
+        return [pay(bank, job) for job in jobs]
+
+    yield functools.partial(asynchronous_batch, bank="x"), {}
+
+    class Called:
+        def __call__(self, bank: str = "x", *, job: Job[Work]) -> Done:
+            return pay(bank, job)
+
+    yield Called(), {}
+
+
+@pytest.mark.parametrize(("handler", "more"), list(by_other_ways()))
+def test_a_job_reaches_its_parameter_wherever_that_is(
+    queue: SqlQueue, deployment: Deployment, handler: Any, more: dict[str, Any]
+) -> None:
+    deployment.enqueue_many(3)
+    work_off(deployment, queue_consumer(WORK, name="ways", **more)(handler))
+    assert results(queue) == ["x0", "x1", "x2"]
+
+
+def test_a_function_of_the_job_first_is_called_without_anything_between() -> None:
+    def plain(job: Job[Work], bank: str = "x") -> None: ...
+
+    context: Any = None
+    assert shape_of_handler(plain, WORK).bound(context) is plain
 
 
 def test_a_resource_that_is_any_object(queue: SqlQueue, deployment: Deployment) -> None:
@@ -199,6 +282,11 @@ def refused() -> Iterator[tuple[Callable[..., Any], bool | None, str]]:
 
     yield async_generator, None, r"is a generator"
 
+    @functools.wraps(one)
+    def by_name(*, job: Job[Work]) -> None: ...
+
+    yield by_name, None, r"is called with job, which its wrapper, of \(\*, job: .*, does not take: .*; let the wrapper"
+
     async def asynchronous(job: Job[Work]) -> None: ...
 
     @functools.wraps(asynchronous)
@@ -214,10 +302,30 @@ def test_any_other_shape_is_refused_at_decoration(
 ) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         queue_consumer(WORK, batch=batch)(handler)
-    if "make them agree" not in str(caught.value) and "wrapper as async def" not in str(caught.value):
+    if not any(
+        other in str(caught.value) for other in ("make them agree", "wrapper as async def", "let the wrapper take")
+    ):
         assert "(job: Job[Work]) or of all jobs of a claim (jobs: list[Job[Work]])" in str(caught.value)
     with pytest.raises(InvalidInput, match=message):
         build_drain_op(WORK, handler, name="op", batch=batch)
+
+
+@pytest.mark.parametrize("more", [{}, {"concurrency": 3}, {"transactional": True}])
+def test_a_run_whose_handler_returns_what_is_no_outcome_does_the_work_once(
+    queue: SqlQueue, deployment: Deployment, more: dict[str, Any]
+) -> None:
+    called: list[int] = []
+
+    def send(job: Job[Work]) -> Any:
+        called.append(job.payload.n)
+        return {"sent": True}
+
+    deployment.enqueue_many(3)
+    work_off(deployment, queue_consumer(WORK, **more)(send))
+    assert sorted(called) == [0, 1, 2]
+    letters = queue.dead_letters("work")
+    assert [letter.attempt for letter in letters] == [1, 1, 1]
+    assert all((letter.error or "").startswith("the handler returned a dict; return Done") for letter in letters)
 
 
 @pytest.mark.parametrize("more", [{}, {"concurrency": 3}, {"transactional": True}])

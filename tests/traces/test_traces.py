@@ -131,7 +131,7 @@ def test_attributes_follow_the_conventions(queue: SqlQueue, spec: QueueSpec[Work
         (Cancel(), "cancel", False),
         (Retry("again", after=600), "retry", True),
         (Reject("wrong"), "reject", True),
-        (7, "retry", True),
+        (7, "reject", True),
     ],
 )
 def test_the_outcome_is_recorded(
@@ -334,8 +334,8 @@ def test_async_handlers_are_traced_side_by_side(queue: SqlQueue, spec: QueueSpec
         (Snooze(600), "snooze", False),
         ([None, Done(), None], "done", False),
         ([None, Retry("again", after=600), None], None, True),
-        ([None], "retry", True),
-        ("wrong", "retry", True),
+        ([None], "reject", True),
+        ("wrong", "reject", True),
     ],
 )
 def test_a_batch_is_one_span_that_is_linked_with_those_of_its_jobs(
