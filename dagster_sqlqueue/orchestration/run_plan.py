@@ -76,7 +76,7 @@ def drains(
     # Suspects get one run a tick beside those of the others, which a live run may take over; where only one run is allowed,
     # they wait for their turn.
     live = _least_busy(urgent, covered, asked)
-    room = len(free) > 1 or not healthy or live is not None or _overdue(asked, suspects)
+    room = len(free) > 1 or (bool(free) and (not healthy or live is not None or _overdue(asked, suspects)))
     tried = _tried(suspects, [asked[bucket] for bucket in every_wait], works=works) if room else ()
     count = min(len(free) - bool(tried), len(healthy), worth)
     idle = [

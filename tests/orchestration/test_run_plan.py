@@ -230,6 +230,10 @@ def test_what_live_runs_leave_is_shared_by_those_without_due_jobs_where_none_may
     # A bucket that no run covers goes to one of them as well.
     both = drains(heads((0, 0, 9), (8, 0, 5)), runs=4, still={0}, **{**usual, "buckets": range(9)})
     assert both.widened == {1: (8, 0), 2: (0,)}
+    # A suspect that no run may be started for changes nothing.
+    beside: dict[str, Any] = {"asked": {7: Asked(7, 3, 0.0), 8: Asked(8, 3, 9_999.0)}, "buckets": range(9)}
+    with_suspect = drains(heads((0, 0, 9), (8, 0, 5)), runs=4, still={0}, **{**usual, **beside})
+    assert (with_suspect.groups, with_suspect.widened, with_suspect.shared) == ({}, {1: (0,), 2: (0,)}, True)
 
 
 def test_standing_runs_take_over_buckets_that_are_new() -> None:
