@@ -8,8 +8,8 @@ from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.orchestration.slots import Asked
 
 SUSPECT_STARTS = 2
-"""After this many requested runs without a claim a bucket is a suspect: it gets its runs apart from the others, every other
-time alone, and less and less often. A standing run keeps all of its buckets, and waits if one of them has to."""
+"""After this many requested runs without a claim a bucket is a suspect: it gets its runs apart from the others, and less and
+less often. A standing run keeps all of its buckets, and waits if one of them has to."""
 
 _LONGEST_WAIT_SECONDS = 1_800.0
 _FIRST_WAIT_SECONDS = 30.0
@@ -68,11 +68,16 @@ def drains(
     worth = max(math.ceil(ready / jobs_per_run), 1)
     urgent = _by_urgency(heads)
     due = [bucket for bucket in urgent if bucket not in taken]
-    waits = {bucket: retry_seconds(asked[bucket]) for bucket in due if suspect(asked.get(bucket))}
+    works = _works(urgent, covered, asked)
+    every_wait = _waits([asked[bucket] for bucket in urgent if suspect(asked.get(bucket))], works=works)
+    waits = {bucket: every_wait[bucket] for bucket in due if bucket in every_wait}
     healthy = [bucket for bucket in due if bucket not in waits]
     suspects = [bucket for bucket, wait in waits.items() if wait <= 0]
-    # Suspects get one run a tick beside those of the others; where only one run is allowed, they wait for their turn.
-    tried = _tried(suspects, asked) if len(free) > 1 or not healthy or _overdue(asked, suspects) else ()
+    # Suspects get one run a tick beside those of the others, which a live run may take over; where only one run is allowed,
+    # they wait for their turn.
+    live = _least_busy(urgent, covered, asked)
+    room = len(free) > 1 or (bool(free) and (not healthy or live is not None or _overdue(asked, suspects)))
+    tried = _tried(suspects, [asked[bucket] for bucket in every_wait], works=works) if room else ()
     count = min(len(free) - bool(tried), len(healthy), worth)
     idle = [
         bucket
@@ -80,7 +85,7 @@ def drains(
         if bucket not in taken and bucket not in set(due) and not suspect(asked.get(bucket))
     ]
     groups = [(*healthy[i::count], *idle[i::count]) for i in range(count)] + ([tried] if tried else [])
-    resting = {bucket for bucket in urgent if suspect(asked.get(bucket)) and retry_seconds(asked[bucket]) > 0}
+    resting = {bucket for bucket, wait in every_wait.items() if wait > 0}
     left = tuple(bucket for bucket in urgent if bucket in still and bucket not in resting) if share else ()
     shared = bool(left) and not groups
     if shared:
@@ -89,8 +94,7 @@ def drains(
     elif share and not groups and worth > len(covered):
         shared, groups = True, _shares(urgent, covered, worth - len(covered))
     waiting = {bucket: wait for bucket, wait in waits.items() if wait > 0}
-    widest = _least_busy(urgent, covered, asked) if healthy and count <= 0 else None
-    widened = {} if widest is None else {widest: (*healthy, *idle)}
+    widened = {live: (*healthy, *idle)} if live is not None and healthy and count <= 0 else {}
     if left and not free:
         for number in _without_due_jobs(urgent, covered, asked):
             widened[number] = (*widened.get(number, ()), *left)
@@ -159,17 +163,80 @@ def suspect(asked: Asked | None) -> bool:
 
 
 def retry_seconds(asked: Asked) -> float:
-    """In how many seconds the next run may be requested; not positive: now."""
-    backoff = _FIRST_WAIT_SECONDS * 2.0 ** min(asked.starts - SUSPECT_STARTS, 20)
-    return min(backoff, _LONGEST_WAIT_SECONDS) - asked.seconds
+    """In how many seconds the next run for a bucket by itself may be requested; not positive: now."""
+    return _backoff(asked.starts - SUSPECT_STARTS) - asked.seconds
 
 
-def _tried(suspects: Sequence[int], asked: Mapping[int, Asked]) -> tuple[int, ...]:
-    """Choose the suspects that get a run: every other time all of them, which soon recover from a fault of the whole
-    deployment; else one of them, so that a poisoned bucket shows, and does not hold up the others.
+def _backoff(trials: int) -> float:
+    return min(_FIRST_WAIT_SECONDS * 2.0 ** min(trials, 20), _LONGEST_WAIT_SECONDS)
+
+
+def _waits(suspects: Sequence[Asked], *, works: bool) -> dict[int, float]:
+    """In how many seconds each suspect with work may have its next run.
+
+    Where other buckets' runs work, the fault is the bucket's own, and so is its wait. Else it may be that of the handler, or
+    of the whole deployment: all suspects wait together, since the latest run of any of them.
     """
-    together = tuple(bucket for bucket in suspects if asked[bucket].starts % 2 == 0)
-    return together or tuple(suspects[:1])
+    if works or len(suspects) < 2:
+        return {one.bucket: retry_seconds(one) for one in suspects}
+    usual = _usual_starts(suspects)
+    # After each run of them all but the first ones a part of them had another one.
+    trials = max(2 * (usual - SUSPECT_STARTS) - 1, 0) + _part_was_tried(suspects, usual)
+    wait = _backoff(trials) - min(one.seconds for one in suspects)
+    return {one.bucket: wait for one in suspects}
+
+
+def _tried(ready: Sequence[int], suspects: Sequence[Asked], *, works: bool) -> tuple[int, ...]:
+    """Choose the suspects that get a run.
+
+    Where runs of other buckets work, a part of them, so that a poisoned bucket is found, and the others recover. Else all of
+    them, which so recover at once from a fault of the whole deployment, and a part of them in turns. A part that fails is
+    left out of the next run of all: if it has the poisoned bucket, the others recover.
+
+    Args:
+        ready: the suspects that have waited, the most urgent first.
+        suspects: all of them that have work.
+        works: whether runs of other buckets work.
+    """
+    if not ready:
+        return ()
+    starts = {one.bucket: one.starts for one in suspects}
+    usual = min(starts[bucket] for bucket in ready) if works else _usual_starts(suspects)
+    if not works and (usual == SUSPECT_STARTS or len(suspects) == 1 or _part_was_tried(suspects, usual)):
+        return tuple(bucket for bucket in ready if starts[bucket] <= usual)
+    alike = [bucket for bucket in ready if starts[bucket] == usual]
+    return _part(alike, usual - SUSPECT_STARTS)
+
+
+def _part(buckets: Sequence[int], trial: int) -> tuple[int, ...]:
+    """Choose all buckets at first, then a fourth, a sixteenth, a sixty-fourth of them, at least one, and again a fourth.
+
+    The least urgent come first, as what waits for longest is a poisoned bucket as a rule; and others than the last time, as
+    several may be poisoned.
+    """
+    if not buckets or trial <= 0:
+        return tuple(buckets)
+    size = max(len(buckets) // 4 ** (1 + (trial - 1) % 3), 1)
+    begin = (trial - 1) * size % len(buckets)
+    return tuple(sorted((*buckets[::-1], *buckets[::-1])[begin : begin + size], key=buckets.index))
+
+
+def _works(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], asked: Mapping[int, Asked]) -> bool:
+    """Whether runs work, as far as it is known: a live one has claimed jobs, which is noted for all of its buckets, or a
+    bucket has work that no run was requested for in vain.
+    """
+    taken = {bucket for run in covered.values() for bucket in run}
+    return any(not asked.keys() & set(run) for run in covered.values()) or bool(set(urgent) - taken - asked.keys())
+
+
+def _usual_starts(suspects: Sequence[Asked]) -> int:
+    """The starts of most suspects: neither of one that is poisoned for long, nor of one that is new, beside many others."""
+    return sorted(one.starts for one in suspects)[(len(suspects) - 1) // 2]
+
+
+def _part_was_tried(suspects: Sequence[Asked], usual: int) -> bool:
+    """Whether a part of them had a run since the latest run of them all."""
+    return any(one.starts == usual + 1 for one in suspects)
 
 
 def _shares(urgent: Sequence[int], covered: Mapping[int, Sequence[int]], count: int) -> list[tuple[int, ...]]:

@@ -102,8 +102,7 @@ def build_sqlqueue_sensor(
     buckets of live runs to them, and frees those of runs that have ended; the slot of a run that died unnoticed by Dagster
     frees them when it expires. Requests have no run key: Dagster remembers run keys for ever, and one made of a job would
     block that job for good if its run died before the claim. A bucket whose runs die before they claim a job gets its runs
-    apart from the others, every other time alone, and less and less often. The tick of a paused queue requests nothing, and
-    says so.
+    apart from the others, and less and less often. The tick of a paused queue requests nothing, and says so.
 
     A tick reports on the queue's asset, without a run, when something changed, or once a minute while jobs wait: eight
     numbers, a table of the buckets, and the checks of `build_sqlqueue_checks`.

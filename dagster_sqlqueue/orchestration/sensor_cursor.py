@@ -1,7 +1,6 @@
 """The cursor of a queue's sensor: what it remembers from tick to tick."""
 
 import json
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ CUT_OFF = 0.001
 """By how much a moment in the cursor may be too early."""
 
 _MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
-_FIRST = re.compile(r"(.*), seen (-?[0-9.]+) s later")
 
 
 @dataclass(slots=True)
@@ -34,8 +32,8 @@ class Memory:
         early_at: when a report last came before its minute was over.
         run_ended_at: when the last run materialised the asset to which a tick has responded.
         events_read_at: when a tick last read the asset's materialisations.
-        heads: the first due job of each bucket, as its priority, due time and id, and how long it had been due when a tick
-            first read it there.
+        heads: the most urgent due job of each bucket, as its id, priority and due time, and for how many seconds it had been
+            due when a tick first read it there.
         left: the buckets whose first due job the runs that had come had left by the last tick.
         checks: the answers of the checks.
         checked_at: when they were last reported.
@@ -80,8 +78,8 @@ class Memory:
 
     def cursor(self) -> str:
         """Write the cursor for the next tick, and for users. Dagster's list of ticks shows the beginning and the end of a
-        cursor: it begins with the status, and ends with what the status says last. Between them is what is not as in an
-        empty memory, moments as text, in UTC.
+        cursor: it begins with the status, and ends with what the status says last, if that is not all. Between them is what
+        is not as in an empty memory, moments as text, in UTC.
         """
         usual = Memory()
         written = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "status"}
@@ -90,22 +88,22 @@ class Memory:
         if self.rate is not None:
             written["rate"] = asdict(self.rate) | {"per_second": round(self.rate.per_second, 1)}
         if self.heads:
-            written["heads"] = {
-                bucket: f"{first}, seen {since} s later" for bucket, (first, since) in self.heads.items()
-            }
-        return "\n".join([self.status, json.dumps(written), self.status.rpartition("; ")[2]])
+            written["heads"] = {bucket: f"{first} {since}" for bucket, (first, since) in self.heads.items()}
+        _, more, last = self.status.rpartition("; ")
+        return "\n".join([self.status, json.dumps(written), *([last] if more else [])])
 
     def stood(self, heads: Sequence[Head]) -> dict[int, float]:
-        """For how many seconds, by the database's clock, the first due job of each bucket has been the same; remembers the
-        present ones.
+        """For how many seconds, by the database's clock, the most urgent due job of each bucket has been the same; remembers
+        the present ones.
         """
         before, self.heads = self.heads, {}
         stood: dict[int, float] = {}
-        for head in heads:
+        # Heads come in no order, and one for each priority.
+        for head in sorted(heads, key=lambda head: (head.bucket, -head.priority, -head.due_seconds)):
             bucket = str(head.bucket)
             if head.due_seconds < 0 or bucket in self.heads:
                 continue
-            first = f"job {head.id} of priority {head.priority}, due {head.available_at.isoformat()}"
+            first = f"{head.id} {head.priority} {_text(head.available_at)}"
             known = before.get(bucket)
             since = known[1] if known is not None and known[0] == first else round(head.due_seconds, 3)
             self.heads[bucket] = (first, since)
@@ -140,7 +138,11 @@ def stood_by_cursors(instance: dg.DagsterInstance, heads: Sequence[Head]) -> dic
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return _text(datetime.fromtimestamp(seconds, UTC))
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _seconds(moment: str | None) -> float:
@@ -155,7 +157,5 @@ def _rate(kept: dict[str, Any] | None) -> RunRate | None:
 
 
 def _head(text: str) -> tuple[str, float]:
-    found = _FIRST.fullmatch(text)
-    if found is None:
-        raise ValueError(text)
-    return found[1], float(found[2])
+    first, _, since = text.rpartition(" ")
+    return first, float(since)

@@ -25,7 +25,7 @@ def tick_status(
     settings: QueueSettings,
     rate: RunRate | None,
 ) -> str:
-    """Describe what a tick read and did, for users.
+    """Describe what a tick read and did, for users. What it did comes last, as the cursor ends with it.
 
     Args:
         state: the queue as the tick read it.
@@ -40,18 +40,18 @@ def tick_status(
         said.append(f"free again: {_some(state.capacity.freed, 'slot')}")
     if runs := state.capacity.runs:
         said.append(_some([f"{run} has {_buckets(state.covered[number])}" for number, run in runs.items()], "run"))
-    if widened:
-        said.append(f"they take over {', '.join(_buckets(slot.buckets) for slot in widened)}")
-    if reserved:
-        said.append(f"requested {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
-        if rate is not None:
-            said.append(f"{rate}, so {state.jobs_per_run:,} for each")
     if planned.waiting:
         named = [
             f"{bucket} ({state.asked[bucket].starts} runs, the next in {wait:.0f} s)"
             for bucket, wait in planned.waiting.items()
         ]
         said.append(f"no run took a job of bucket {_some(named, 'bucket')}")
+    if widened:
+        said.append(f"live runs take over {', '.join(_buckets(slot.buckets) for slot in widened)}")
+    if reserved:
+        if rate is not None:
+            said.append(f"{rate}, so {state.jobs_per_run:,} for each")
+        said.append(f"requested {_some([f'a run for {_buckets(slot.buckets)}' for slot in reserved], 'run')}")
     if at := settings.paused_at:
         until = f" until {settings.paused_until:%Y-%m-%d %H:%M} UTC" if settings.paused_until else ""
         said.append(f"paused since {at:%Y-%m-%d %H:%M} UTC{until}, resume it with: sqlqueue resume {state.queue}")

@@ -96,8 +96,8 @@ def remembered(cursor: str) -> dict[str, Any]:
 
 def changed(cursor: str, **kept: Any) -> str:
     """The cursor with something else in it."""
-    status, _, last = cursor.split("\n")
-    return "\n".join([status, json.dumps(remembered(cursor) | kept), last])
+    status, _, *last = cursor.split("\n")
+    return "\n".join([status, json.dumps(remembered(cursor) | kept), *last])
 
 
 def observations(result: Any) -> list[dg.AssetObservation]:

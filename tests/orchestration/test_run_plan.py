@@ -131,15 +131,15 @@ def test_suspects_block_nobody_and_are_not_forgotten() -> None:
     seen = heads((0, 9, 99), (1, 0, 1), (2, 9, 98))
     asked = {0: Asked(0, 3, 100.0), 2: Asked(2, 3, 100.0)}
     # One run of two at most goes to suspects, and with a single run the others come first ...
-    assert plan(seen, asked=asked, runs=2, ready=99, jobs_per_run=1).groups == {0: (1,), 1: (0,)}
+    assert plan(seen, asked=asked, runs=2, ready=99, jobs_per_run=1).groups == {0: (1,), 1: (2,)}
     assert plan(seen, asked=asked, runs=1, ready=99, jobs_per_run=1).groups == {0: (1,)}
     # ... until the suspect has waited for an hour.
     hour = {0: Asked(0, 3, 3_700.0)}
     assert plan(seen[:2], buckets=[0, 1], asked=hour, runs=1, ready=99, jobs_per_run=1).groups == {0: (0,)}
 
 
-def test_suspects_are_asked_for_together_and_one_by_one_in_turns() -> None:
-    """Together they are soon back after a fault of the whole deployment; one by one a poisoned one is found."""
+def test_suspects_are_asked_for_together_and_in_parts_in_turns() -> None:
+    """Together they are soon back after a fault of the whole deployment; in parts a poisoned one is found."""
     seen = heads(*((bucket, 0, 10 - bucket) for bucket in range(4)))
 
     def planned(*starts: int) -> dict[int, tuple[int, ...]]:
@@ -148,7 +148,10 @@ def test_suspects_are_asked_for_together_and_one_by_one_in_turns() -> None:
         return plan(seen, asked=asked, **everything).groups
 
     assert planned(2, 2, 2, 2) == {0: (0, 1, 2, 3)}
-    assert planned(3, 3, 3, 3) == {0: (0,)}
+    assert planned(3, 3, 3, 3) == {0: (3,)}
+    assert planned(3, 3, 3, 4) == {0: (0, 1, 2)}
+    assert planned(4, 4, 4, 4) == {0: (2,)}
+    assert planned(9, 3, 3, 0) == {0: (3,), 1: (2,)}
     assert planned(3, 2, 0, 2) == {0: (2,), 1: (1, 3)}
 
 
@@ -227,6 +230,10 @@ def test_what_live_runs_leave_is_shared_by_those_without_due_jobs_where_none_may
     # A bucket that no run covers goes to one of them as well.
     both = drains(heads((0, 0, 9), (8, 0, 5)), runs=4, still={0}, **{**usual, "buckets": range(9)})
     assert both.widened == {1: (8, 0), 2: (0,)}
+    # A suspect that no run may be started for changes nothing.
+    beside: dict[str, Any] = {"asked": {7: Asked(7, 3, 0.0), 8: Asked(8, 3, 9_999.0)}, "buckets": range(9)}
+    with_suspect = drains(heads((0, 0, 9), (8, 0, 5)), runs=4, still={0}, **{**usual, **beside})
+    assert (with_suspect.groups, with_suspect.widened, with_suspect.shared) == ({}, {1: (0,), 2: (0,)}, True)
 
 
 def test_standing_runs_take_over_buckets_that_are_new() -> None:

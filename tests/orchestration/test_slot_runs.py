@@ -383,5 +383,5 @@ def test_runs_without_due_jobs_share_what_is_left_where_no_slot_is_free(
     assert slots.acquire(queue, "work", 1, [1], seconds=3_600, sensor="work_sensor", shared=True, due=[])
     once = deployment.tick(sensor, first.cursor)
     twice = deployment.tick(sensor, once.cursor)
-    assert "they take over bucket 0" in twice.cursor
+    assert "live runs take over bucket 0" in twice.cursor
     assert sorted(slots.taken(queue, "work", sensor="work_sensor")[1]) == [0, 1]

@@ -54,7 +54,7 @@ def test_a_live_run_takes_over_what_no_other_may_be_started_for(
     rows(queue, "UPDATE {s}.job SET bucket = (payload ->> 'n')::int % 4")
     result = deployment.tick(sensor)
     assert not result.run_requests
-    assert "they take over buckets 1-3" in result.skip_reason.skip_message
+    assert "live runs take over buckets 1-3" in result.skip_reason.skip_message
     ((buckets,),) = rows(queue, "SELECT buckets FROM {s}.consumer_slot")
     assert sorted(buckets) == [0, 1, 2, 3]
     assert "taken over" not in deployment.tick(sensor).skip_reason.skip_message

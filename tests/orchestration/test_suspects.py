@@ -66,8 +66,12 @@ def test_a_poisoned_bucket_waits_fails_its_check_and_blocks_no_other(
 
     # The others' runs come, and the suspect's own one beside them once its time is up.
     fill_buckets(deployment)
-    (others,) = configs(deployment.tick(sensor))
+    beside = deployment.tick(sensor)
+    (others,) = configs(beside)
     assert sorted(others["buckets"]) == [0, 1, 3]
+    status, _, last = beside.cursor.split("\n")
+    assert re.search(r"; no run took a job of bucket 2 \(.*\); requested a run", status)
+    assert last == "requested a run for buckets 0-1,3"
     deployment.drain(consumer, **others)
     let_runs_die(queue, seconds_ago=31)
     failing = deployment.tick(sensor)
