@@ -62,8 +62,7 @@ def _bury_spent(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:
     for _ in range(3):
         claim(queue)
         make_due(queue)
-    for bucket in range(4):
-        queue.database.run("bury_spent", {"queue": "work", "bucket": bucket})
+    queue.database.run("bury_spent", {"queue": "work", "buckets": [0, 1, 2, 3]})
 
 
 def _batch_publish(queue: SqlQueue, spec: QueueSpec[Work], job_id: UUID) -> None:

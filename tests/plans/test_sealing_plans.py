@@ -272,7 +272,7 @@ def test_burying_the_spent_jobs_of_a_bucket(explain: Explainer) -> None:
         "UPDATE {s}.job SET attempt = max_attempts WHERE id IN (SELECT id FROM {s}.job WHERE queue = 'work' AND bucket = 3"
         " AND state = 'queued' AND available_at <= now() LIMIT 100) RETURNING 1"
     )
-    plan = explain("bury_spent", queue="work", bucket=3)
+    plan = explain("bury_spent", queue="work", buckets=[3])
     assert "job_claim" in {index for _, index in plan.scans()}
     assert not any(kind == "Seq Scan" for kind, _ in plan.scans())
     assert plan.rows_read <= IN_BUCKET + 2 * len(spent)

@@ -141,8 +141,7 @@ def test_what_stands_in_a_line_is_not_buried_by_the_sealing_of_a_batch(queue: Sq
     put(queue, replace(ORDERED, max_attempts=1), 2, ordering_key="k")
     assert len(claim(queue)) == 1
     make_due(queue)
-    for bucket in range(4):
-        assert queue.database.run("bury_spent", {"queue": "work", "bucket": bucket}) == [(0,)]
+    assert queue.database.run("bury_spent", {"queue": "work", "buckets": [0, 1, 2, 3]}) == [(0,)]
     assert finish_all(queue) == [1]
     assert states(queue) == {0: "failed", 1: "succeeded"}
 

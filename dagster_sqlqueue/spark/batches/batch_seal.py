@@ -151,8 +151,8 @@ def _seal_held(
                 break
             if spent:
                 # They are none of the snapshot's jobs.
-                for bucket, *_ in queue.database.run("batch_buckets", parameters):
-                    queue.database.run("bury_spent_jobs", {"queue": wanted.queue, "bucket": bucket})
+                buckets = [bucket for bucket, *_ in queue.database.run("batch_buckets", parameters)]
+                queue.database.run("bury_spent_jobs", {"queue": wanted.queue, "buckets": buckets})
             if overlap and not followed:
                 held.move_apart(jobs)
             elif not overlap:

@@ -39,9 +39,10 @@ def leased(queue: SqlQueue, wanted: Wanted, opened: Opened, filter: dict[str, An
         BatchLost: the batch was taken over.
     """
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner, **wanted._asdict()}
-    rows = _prepared(queue, wanted, opened)
+    rows = _renewed(queue, wanted, opened)
     ((many, _),) = queue.database.run("batch_suits", {"queue": wanted.queue, "least": PACKED_FROM})
     _lease_all(queue, wanted.queue, mine, rows, packed=bool(many))
+    _bury_spent(queue, wanted.queue, [row[0] for row in rows])
     return _sealed(queue, [wanted], [opened], [filter])[0]
 
 
@@ -67,7 +68,7 @@ def leased_days(
     for wanted, batch in zip(all_wanted, opened, strict=True):
         # Of new ones none has jobs yet.
         if not buckets or batch.token > 1:
-            buckets.update(row[0] for row in _prepared(queue, wanted, batch))
+            buckets.update(row[0] for row in _renewed(queue, wanted, batch))
     events = {**NO_EVENTS, **(closed or {})}
     asked = {
         **events,
@@ -89,21 +90,27 @@ def leased_days(
             first.key,
             events["queue"],
         )
+    _bury_spent(queue, first.queue, sorted(buckets))
     return _sealed(queue, all_wanted, opened, [{"day": day} for day in days])
 
 
-def _prepared(queue: SqlQueue, wanted: Wanted, opened: Opened) -> Sequence[Row]:
-    """Send jobs without an attempt left to the dead letter, and lease again those that the batch has already. Returns
-    the rows of `batch_buckets`.
-    """
+def _renewed(queue: SqlQueue, wanted: Wanted, opened: Opened) -> Sequence[Row]:
+    """Lease the jobs again that the batch has already. Returns the rows of `batch_buckets`."""
     mine = {"batch_id": opened.id, "token": opened.token, "worker": wanted.owner}
     rows = queue.database.run("batch_buckets", {"queue": wanted.queue, "batch_id": opened.id})
     for bucket, held, _ in rows:
-        queue.database.run("bury_spent_jobs", {"queue": wanted.queue, "bucket": bucket})
         if held:
             renew = partial(queue.database.run, "batch_renew", {**mine, "bucket": bucket})
             despite_odd_jobs(queue.database, wanted.queue, renew)
     return rows
+
+
+def _bury_spent(queue: SqlQueue, name: str, buckets: Sequence[int]) -> None:
+    """Send the due jobs without an attempt left to the dead letter: no seal takes them.
+
+    After the seal, for of the jobs before it all would be read.
+    """
+    queue.database.run("bury_spent_jobs", {"queue": name, "buckets": buckets})
 
 
 def _sealed(

@@ -1,8 +1,8 @@
--- Move the due jobs of a bucket that have no attempt left to the dead letter: their last lease expired. The ordinary claim
+-- Move the due jobs of some buckets that have no attempt left to the dead letter: their last lease expired. The ordinary claim
 -- does it for the jobs it reads; a queue that is only sealed into batches needs this statement. Jobs with an order_no, as
 -- in a queue that has just become keyed, are left to the claim, which promotes the next.
 --
--- Parameters: queue text; bucket smallint. Returns: one row: how many jobs.
+-- Parameters: queue text; buckets smallint[]. Returns: one row: how many jobs.
 -- Locks: the deleted rows; rows locked by others are skipped. Guards: I1, I2.
 -- Consumers run it by the function bury_spent_jobs.
 -- Roles: operator.
@@ -10,7 +10,7 @@ WITH spent AS MATERIALIZED (
     SELECT j.id
     FROM sqlqueue.job AS j
     WHERE j.queue = :queue
-      AND j.bucket = CAST(:bucket AS smallint)
+      AND j.bucket = ANY (CAST(:buckets AS smallint[]))
       AND j.available_at <= statement_timestamp()
       AND sqlqueue.attempts_spent(j.attempt, j.state, j.alone) >= j.max_attempts
       AND j.order_no IS NULL

@@ -60,7 +60,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.succeed_leased(uuid[], bigint, boolean), sqlqueue.end_locked(uuid[], text[], text[], text[], text),
     sqlqueue.succeed_locked(uuid[], text), sqlqueue.succeed_batch(uuid),
     sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
-    sqlqueue.bury_spent_jobs(text, smallint), sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(),
+    sqlqueue.bury_spent_jobs(text, smallint[]), sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(),
     sqlqueue.disarm_waiter(text), sqlqueue.arm_waiter(text, smallint[], boolean, double precision),
     sqlqueue.wake_waiter(text, smallint[]), sqlqueue.pass_wake(text, smallint[]), sqlqueue.wake_by_job()
     FROM PUBLIC, sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
@@ -112,7 +112,7 @@ GRANT EXECUTE ON FUNCTION
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean), sqlqueue.succeed_leased(uuid[], bigint, boolean),
     sqlqueue.end_locked(uuid[], text[], text[], text[], text), sqlqueue.succeed_locked(uuid[], text),
     sqlqueue.succeed_batch(uuid), sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
-    sqlqueue.bury_spent_jobs(text, smallint)
+    sqlqueue.bury_spent_jobs(text, smallint[])
     TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on end_leased(uuid[], bigint[], text[], text[], text[], boolean): sqlqueue_producer, sqlqueue_observer
 -- nothing on succeed_leased(uuid[], bigint, boolean): sqlqueue_producer, sqlqueue_observer
@@ -120,7 +120,7 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on succeed_locked(uuid[], text): sqlqueue_producer, sqlqueue_observer
 -- nothing on succeed_batch(uuid): sqlqueue_producer, sqlqueue_observer
 -- nothing on move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text): sqlqueue_producer, sqlqueue_observer
--- nothing on bury_spent_jobs(text, smallint): sqlqueue_producer, sqlqueue_observer
+-- nothing on bury_spent_jobs(text, smallint[]): sqlqueue_producer, sqlqueue_observer
 
 -- promote_keys runs as its owner: it promotes the next job of a key, and changes no other, nor to another moment.
 GRANT EXECUTE ON FUNCTION sqlqueue.promote_keys(text, text[]) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;
