@@ -1,4 +1,4 @@
-"""Every file, function and statement that the way of a job names is there."""
+"""Every file, function and statement that the page on the architecture names is there."""
 
 import ast
 import re
@@ -15,6 +15,7 @@ _ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in _WAY.
 ]
 _FILE = re.compile(r"`([\w/]+\.py)`(?: \(([^)]*)\))?")
 _FOLDER_OR_SQL = re.compile(r"`([\w/]+(?:/|\.sql))`")
+_CHANGES = _PAGE.partition("## Where do I change")[2].partition("\n## ")[0]
 _FILES = [(path, re.findall(r"`([\w.]+)`", named)) for row in _ROWS for path, named in _FILE.findall(row[1])]
 
 
@@ -53,3 +54,11 @@ def test_folders_and_statements_of_the_way_are_there() -> None:
     statements = {path for row in _ROWS for path in _FOLDER_OR_SQL.findall(row[2])}
     assert len(statements) >= 8
     assert [path for path in statements if not (PROJECT / "sql" / "postgresql" / path).exists()] == []
+
+
+def test_where_to_change_something_is_there() -> None:
+    tasks = [line for line in _CHANGES.splitlines() if line.startswith("| ")][2:]
+    assert len(tasks) >= 14
+    named = {path for task in tasks for path in re.findall(r"`((?:dagster_sqlqueue|sql)/[\w/.]*)`", task)}
+    assert len(named) >= len(tasks)
+    assert [path for path in named if not (PROJECT / path).exists()] == []
