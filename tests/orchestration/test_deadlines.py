@@ -173,28 +173,37 @@ def check(daily: QueueSpec[DailyAccount], resource: SqlQueueResource, ephemeral:
     return evaluated
 
 
+@pytest.fixture
+def deadline(queue: SqlQueue) -> time:
+    """Half a day from now, by the database's clock: none that passes while the test runs."""
+    now: datetime = value(queue, "SELECT now()")
+    return time((now.astimezone(UTC).hour + 12) % 24)
+
+
 def last_two(queue: SqlQueue, deadline: time) -> tuple[date, date]:
     """The last two days whose deadline has passed in UTC, by the database's clock."""
-    now: datetime = value(queue, "SELECT now()")
+    now = value(queue, "SELECT now()").astimezone(UTC)
     last = now.date() - (DAY if now.time() >= deadline else 2 * DAY)
     return last, last - DAY
 
 
-def test_the_check_names_who_was_not_done(queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check) -> None:
-    last, before = last_two(queue, time(8))
+def test_the_check_names_who_was_not_done(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check, deadline: time
+) -> None:
+    last, before = last_two(queue, deadline)
     accounts = [Account(name, "UTC") for name in ("fine", "late", "open", "failed", "cancelled", "missing")]
     fan_out(queue, daily, accounts[:-1], before, last)
     for day in (before, last):
-        in_time = datetime.combine(day + DAY, time(7, 59), tzinfo=UTC)
+        in_time = datetime.combine(day + DAY, deadline, tzinfo=UTC) - timedelta(minutes=1)
         finish(queue, "fine", day, in_time)
         finish(queue, "late", day, in_time if day == before else in_time + timedelta(minutes=6))
         finish(queue, "failed", day, in_time, ArchiveState.FAILED)
         finish(queue, "cancelled", day, in_time, ArchiveState.CANCELLED)
     claimed(queue, "open", last)
-    evaluation = check(accounts)
+    evaluation = check(accounts, deadline=deadline)
     assert not evaluation.passed
     assert evaluation.severity is dg.AssetCheckSeverity.ERROR
-    assert evaluation.check_name == "done_by_0800"
+    assert evaluation.check_name == f"done_by_{deadline:%H%M}"
     assert evaluation.asset_key == dg.AssetKey(["queues", "daily"])
     metadata = {name: found.value for name, found in evaluation.metadata.items()}
     assert {name: count for name, count in metadata.items() if isinstance(count, int)} == {
@@ -207,26 +216,29 @@ def test_the_check_names_who_was_not_done(queue: SqlQueue, daily: QueueSpec[Dail
         "missing": 2,
     }
     assert metadata["result"] == (
-        "9 of 12 days of accounts were not done by 08:00: 2 open, 1 late, 2 failed, 2 cancelled, 2 missing"
+        f"9 of 12 days of accounts were not done by {deadline:%H:%M}: 2 open, 1 late, 2 failed, 2 cancelled, 2 missing"
     )
-    late = f"| late | {last} | UTC | {last + DAY} 08:00 +0000 | late | {last + DAY} 08:05:00Z | 0 h 5 min |"
+    its = f"{last + DAY} {deadline:%H}"
+    late = f"| late | {last} | UTC | {its}:00 +0000 | late | {its}:05:00Z | 0 h 5 min |"
     assert late in metadata["not_done_in_time"]
     assert f"| {last} | 6 | 1 | 5 |" in metadata["days"]
     assert f"| {before} | 6 | 2 | 4 |" in metadata["days"]
-    warned = check(accounts, severity=dg.AssetCheckSeverity.WARN, days=1)
+    warned = check(accounts, deadline=deadline, severity=dg.AssetCheckSeverity.WARN, days=1)
     assert warned.severity is dg.AssetCheckSeverity.WARN
     assert warned.metadata["to_be_done"].value == 6
 
 
-def test_the_check_passes_when_all_were_done(queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check) -> None:
-    last, before = last_two(queue, time(8))
+def test_the_check_passes_when_all_were_done(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check, deadline: time
+) -> None:
+    last, before = last_two(queue, deadline)
     accounts = [Account("a", "UTC")]
     fan_out(queue, daily, accounts, last, before)
     for day in (last, before):
-        finish(queue, "a", day, datetime.combine(day + DAY, time(8), tzinfo=UTC))
-    evaluation = check(accounts)
+        finish(queue, "a", day, datetime.combine(day + DAY, deadline, tzinfo=UTC))
+    evaluation = check(accounts, deadline=deadline)
     assert evaluation.passed
-    assert evaluation.metadata["result"].value == "all 2 days of accounts were done by 08:00"
+    assert evaluation.metadata["result"].value == f"all 2 days of accounts were done by {deadline:%H:%M}"
     assert evaluation.metadata["done_in_time"].value == 2
 
 
@@ -252,11 +264,11 @@ def test_only_days_that_there_are_and_that_are_expected_count(queue: SqlQueue, d
 
 
 def test_many_accounts_are_looked_at_in_steps_and_the_table_is_bounded(
-    queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check, deadline: time
 ) -> None:
     accounts = [Account(f"a{n:04}", "UTC") for n in range(2_500)]
-    fan_out(queue, daily, accounts[:1_200], *last_two(queue, time(8)))
-    metadata = check(accounts).metadata
+    fan_out(queue, daily, accounts[:1_200], *last_two(queue, deadline))
+    metadata = check(accounts, deadline=deadline).metadata
     assert (metadata["to_be_done"].value, metadata["open"].value, metadata["missing"].value) == (5_000, 2_400, 2_600)
     table = str(metadata["not_done_in_time"].value)
     assert len(table.splitlines()) == 2 + 50 + 2
@@ -275,6 +287,11 @@ def test_what_is_wrong_is_said(queue: SqlQueue, daily: QueueSpec[DailyAccount], 
         check_deadlines(queue, "weekly", [Account("a", "UTC")])
     with pytest.raises(dg.Failure, match="there is no account to check in the queue 'daily'"):
         check([])
+
+
+def test_a_check_is_named_after_its_deadline(daily: QueueSpec[DailyAccount]) -> None:
+    made = [build_deadline_check(daily, list), build_deadline_check(daily, list, deadline=time(17, 30))]
+    assert [found.name for one in made for found in one.check_specs] == ["done_by_0800", "done_by_1730"]
 
 
 def test_the_asset_of_the_queue_may_have_another_key(daily: QueueSpec[DailyAccount]) -> None:
