@@ -47,7 +47,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.renew_reply_queue(text), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.packs_of(uuid[]),
     sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
-    sqlqueue.settle_packs(uuid, text, text), sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(),
+    sqlqueue.put_unpacked(uuid[], uuid[], uuid[], boolean, text), sqlqueue.settle_packs(uuid, text, text),
+    sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
     sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text),
     sqlqueue.force_maintenance(text), sqlqueue.trim_archive(text, integer),
@@ -253,7 +254,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.unpack_jobs(uuid, uuid[]) TO sqlqueue_consume
 GRANT EXECUTE ON FUNCTION sqlqueue.pack_batch(uuid, bigint, smallint[], double precision) TO sqlqueue_consumer;
 -- nothing on pack_batch(uuid, bigint, smallint[], double precision): sqlqueue_producer, sqlqueue_operator, sqlqueue_observer
 -- nothing on packs_of(uuid[]): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
--- nothing on settle_packs(uuid, text, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on put_unpacked(uuid[], uuid[], uuid[], boolean, text), settle_packs(uuid, text, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on refuse_token(), refuse_unsettled_batch(), refuse_queue_of_packs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
 -- subscription, schedule: operators write them; publishers read the subscriptions. A scheduler is an operator.

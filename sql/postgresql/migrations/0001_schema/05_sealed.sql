@@ -45,22 +45,6 @@ CREATE INDEX batch_created ON sqlqueue.batch (created_at);
 -- Serves the sweep.
 CREATE INDEX batch_lease ON sqlqueue.batch (lease_until, id) WHERE state IN ('sealing', 'sealed');
 
--- Refuse a token that does not grow by one. The lease numbers of packed jobs are counted from it: with one of the caller's
--- choice, a fence that has passed on would be the current one again.
-CREATE FUNCTION sqlqueue.refuse_token() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RAISE EXCEPTION USING
-        ERRCODE = 'insufficient_privilege',
-        MESSAGE = format('permission denied: token of batch %s goes from %s to %s', OLD.id, OLD.token, NEW.token),
-        HINT = 'It grows by one, when the batch is taken over.';
-END
-$$;
-
-CREATE TRIGGER batch_token_grows AFTER UPDATE OF token ON sqlqueue.batch
-FOR EACH ROW WHEN (CASE WHEN NEW.token > OLD.token THEN NEW.token - 1 <> OLD.token ELSE NEW.token < OLD.token END)
-EXECUTE FUNCTION sqlqueue.refuse_token();
-
 -- Jobs of a large leased batch, many in each row, which is compressed: sealing moves them here, and publishing from here to
 -- the archive, which writes each of them once and a few bytes more. They are not claimed meanwhile, and are shown as
 -- running: see packed_job. Jobs that have followers, that hold a unique key, or that are large stay in the table job. A
@@ -98,50 +82,6 @@ CREATE TABLE sqlqueue.batch_pack (
 );
 
 CREATE INDEX batch_pack_queue ON sqlqueue.batch_pack (queue, batch_id, packed_at) INCLUDE (job_count);
-
--- Refuse to commit a batch that is over and still has packs: nothing settles it any more, and with its row, which is deleted
--- in time, its jobs would be gone.
-CREATE FUNCTION sqlqueue.refuse_unsettled_batch() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-BEGIN
-    IF EXISTS (SELECT FROM sqlqueue.batch_pack AS p WHERE p.batch_id = NEW.id) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format('permission denied: batch %s is %s, and has packed jobs', NEW.id, NEW.state),
-            HINT = 'Settle it in the same transaction (settle_batch).';
-    END IF;
-    RETURN NULL;
-END
-$$;
-
--- Refuse to make a batch that has packs one of another queue. Its row alone keeps the queue of its packed jobs from being
--- removed.
-CREATE FUNCTION sqlqueue.refuse_queue_of_packs() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-BEGIN
-    IF EXISTS (SELECT FROM sqlqueue.batch_pack AS p WHERE p.batch_id = NEW.id) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = format(
-                'permission denied: batch %s has packed jobs of queue "%s", and cannot be one of queue "%s"', NEW.id,
-                OLD.queue, NEW.queue
-            ),
-            HINT = 'Give its jobs back first (settle_batch).';
-    END IF;
-    RETURN NULL;
-END
-$$;
-
-REVOKE ALL ON FUNCTION
-    sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(), sqlqueue.refuse_queue_of_packs()
-FROM PUBLIC;
-
-CREATE TRIGGER batch_keeps_queue_of_packs AFTER UPDATE OF queue ON sqlqueue.batch
-FOR EACH ROW WHEN (NEW.queue <> OLD.queue) EXECUTE FUNCTION sqlqueue.refuse_queue_of_packs();
-
-CREATE CONSTRAINT TRIGGER batch_is_settled AFTER INSERT OR UPDATE OF state ON sqlqueue.batch
-DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW WHEN (NEW.state IN ('published', 'abandoned')) EXECUTE FUNCTION sqlqueue.refuse_unsettled_batch();
 
 -- The jobs in packs, as they would be in the table of live jobs: under the lease of their batch, whose every takeover
 -- raises its number. first_id and last_id bound the pack, for readers of ranges of ids.
@@ -302,8 +242,61 @@ BEGIN
 END
 $$;
 
--- Unpack jobs: they continue to run, in the table of live jobs. A job that was inserted under the id of one meanwhile gives
--- way to it, with whatever lease it is under: no enqueue inserts such a job, only a statement of a producer's own.
+-- Put the jobs of packs back in the table of live jobs. A job that was inserted under the id of one meanwhile gives way to
+-- it, with whatever lease it is under: no enqueue inserts such a job, only a statement of a producer's own.
+--
+-- Parameters: batches: of these; ids: the packs that have one of these, of those with these first ids (packs); null: all
+-- of the batches. running: they continue to run; otherwise they are queued, with this error (because; null: their own).
+-- Returns: how many jobs. Locks: the packs. The transaction has the batches' rows.
+CREATE FUNCTION sqlqueue.put_unpacked(batches uuid[], ids uuid[], packs uuid[], running boolean, because text)
+RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    unpacked bigint;
+BEGIN
+    WITH taken AS MATERIALIZED (
+        DELETE FROM sqlqueue.batch_pack AS p
+        WHERE (p.batch_id, p.packed_at, p.first_id) IN (
+            SELECT f.batch_id, f.packed_at, f.first_id
+            FROM sqlqueue.packs_of(ids) AS f
+            WHERE f.first_id = ANY (packs) AND f.batch_id = ANY (batches)
+            UNION
+            SELECT a.batch_id, a.packed_at, a.first_id
+            FROM sqlqueue.batch_pack AS a
+            WHERE ids IS NULL AND a.batch_id = ANY (batches)
+        )
+        RETURNING p.batch_id, p.packed_at, p.queue, p.jobs
+    )
+    INSERT INTO sqlqueue.job AS i (
+        id, queue, bucket, priority, state, available_at, run_at, lease_no, attempt, max_attempts, created_at, started_at,
+        claimed_by, batch_id, ordering_key, region, timeout_seconds, backoff, tags, payload, error
+    )
+    SELECT
+        j.id, t.queue, j.bucket, j.priority, CASE WHEN running THEN 'running' ELSE 'queued' END,
+        CASE WHEN running THEN 'infinity' ELSE statement_timestamp() END, j.run_at, j.lease_no + b.token,
+        CASE WHEN running THEN j.attempts_spent + 1 ELSE j.attempts_spent END, j.max_attempts, j.created_at,
+        GREATEST(t.packed_at, b.sealed_at), CASE WHEN running THEN b.owner END, CASE WHEN running THEN t.batch_id END,
+        j.ordering_key, j.region, j.timeout_seconds, j.backoff, j.tags, j.payload, COALESCE(because, j.error)
+    FROM taken AS t
+    JOIN sqlqueue.batch AS b ON b.id = t.batch_id
+    CROSS JOIN LATERAL unnest(t.jobs) AS j
+    ON CONFLICT (id) DO UPDATE
+    SET queue = EXCLUDED.queue, bucket = EXCLUDED.bucket, priority = EXCLUDED.priority, state = EXCLUDED.state,
+        available_at = EXCLUDED.available_at, run_at = EXCLUDED.run_at,
+        lease_no = GREATEST(EXCLUDED.lease_no, i.lease_no + 1), attempt = EXCLUDED.attempt, alone = EXCLUDED.alone,
+        max_attempts = EXCLUDED.max_attempts, created_at = EXCLUDED.created_at, started_at = EXCLUDED.started_at,
+        claimed_by = EXCLUDED.claimed_by, claim_token = EXCLUDED.claim_token, batch_id = EXCLUDED.batch_id,
+        limited = EXCLUDED.limited, unique_key = EXCLUDED.unique_key, ordering_key = EXCLUDED.ordering_key,
+        order_no = EXCLUDED.order_no, region = EXCLUDED.region, timeout_seconds = EXCLUDED.timeout_seconds,
+        backoff = EXCLUDED.backoff, cancel_requested_at = EXCLUDED.cancel_requested_at, tags = EXCLUDED.tags,
+        payload = EXCLUDED.payload, error = EXCLUDED.error;
+    GET DIAGNOSTICS unpacked = ROW_COUNT;
+    RETURN unpacked;
+END
+$$;
+
+-- Unpack jobs: they continue to run, in the table of live jobs.
 --
 -- Parameters: of_batch: of this batch alone; null: of any. ids: the packs that have one of these; null: all of the batch.
 -- Returns: how many jobs. Locks: their batches' rows against being published, abandoned or taken over meanwhile; then the
@@ -315,7 +308,6 @@ DECLARE
     there uuid[] := ids;
     packs uuid[];
     batches uuid[] := ARRAY[of_batch];
-    unpacked bigint;
 BEGIN
     IF ids IS NOT NULL THEN
         SELECT array_agg(j.id), array_agg(DISTINCT j.first_id), array_agg(DISTINCT j.batch_id) INTO there, packs, batches
@@ -326,49 +318,11 @@ BEGIN
         END IF;
     END IF;
     PERFORM FROM sqlqueue.batch AS b WHERE b.id = ANY (batches) ORDER BY b.id FOR SHARE;
-    WITH taken AS MATERIALIZED (
-        DELETE FROM sqlqueue.batch_pack AS p
-        WHERE (p.batch_id, p.packed_at, p.first_id) IN (
-            SELECT f.batch_id, f.packed_at, f.first_id
-            FROM sqlqueue.packs_of(there) AS f
-            WHERE f.first_id = ANY (packs) AND f.batch_id = ANY (batches)
-            UNION
-            SELECT a.batch_id, a.packed_at, a.first_id
-            FROM sqlqueue.batch_pack AS a
-            WHERE there IS NULL AND a.batch_id = of_batch
-        )
-        RETURNING p.batch_id, p.packed_at, p.queue, p.jobs
-    ), put AS (
-        INSERT INTO sqlqueue.job AS i (
-            id, queue, bucket, priority, state, available_at, run_at, lease_no, attempt, max_attempts, created_at,
-            started_at, claimed_by, batch_id, ordering_key, region, timeout_seconds, backoff, tags, payload, error
-        )
-        SELECT
-            j.id, t.queue, j.bucket, j.priority, 'running', 'infinity', j.run_at, j.lease_no + b.token, j.attempts_spent + 1,
-            j.max_attempts, j.created_at, GREATEST(t.packed_at, b.sealed_at), b.owner, t.batch_id, j.ordering_key, j.region,
-            j.timeout_seconds, j.backoff, j.tags, j.payload, j.error
-        FROM taken AS t
-        JOIN sqlqueue.batch AS b ON b.id = t.batch_id
-        CROSS JOIN LATERAL unnest(t.jobs) AS j
-        ON CONFLICT (id) DO UPDATE
-        SET queue = EXCLUDED.queue, bucket = EXCLUDED.bucket, priority = EXCLUDED.priority, state = EXCLUDED.state,
-            available_at = EXCLUDED.available_at, run_at = EXCLUDED.run_at,
-            lease_no = GREATEST(EXCLUDED.lease_no, i.lease_no + 1), attempt = EXCLUDED.attempt, alone = EXCLUDED.alone,
-            max_attempts = EXCLUDED.max_attempts, created_at = EXCLUDED.created_at, started_at = EXCLUDED.started_at,
-            claimed_by = EXCLUDED.claimed_by, claim_token = EXCLUDED.claim_token, batch_id = EXCLUDED.batch_id,
-            limited = EXCLUDED.limited, unique_key = EXCLUDED.unique_key, ordering_key = EXCLUDED.ordering_key,
-            order_no = EXCLUDED.order_no, region = EXCLUDED.region, timeout_seconds = EXCLUDED.timeout_seconds,
-            backoff = EXCLUDED.backoff, cancel_requested_at = EXCLUDED.cancel_requested_at, tags = EXCLUDED.tags,
-            payload = EXCLUDED.payload, error = EXCLUDED.error
-        RETURNING 1
-    )
-    SELECT count(*) INTO unpacked FROM put;
-    RETURN unpacked;
+    RETURN sqlqueue.put_unpacked(batches, there, packs, true, NULL);
 END
 $$;
 
--- Apply to the jobs in a batch's packs the outcome of those without a report. Those that are queued again take their place
--- from jobs that were inserted under their ids, as in unpack_jobs.
+-- Apply to the jobs in a batch's packs the outcome of those without a report.
 --
 -- Parameters: rest, because: as of settle_batch; running: nothing. Returns: how many jobs. Locks: the packs. The
 --   transaction has the batch's row.
@@ -394,31 +348,7 @@ BEGIN
         CROSS JOIN LATERAL unnest(t.jobs) AS j;
         GET DIAGNOSTICS settled = ROW_COUNT;
     ELSIF rest = 'queued' THEN
-        WITH taken AS MATERIALIZED (
-            DELETE FROM sqlqueue.batch_pack AS p WHERE p.batch_id = of_batch RETURNING p.packed_at, p.queue, p.jobs
-        )
-        INSERT INTO sqlqueue.job AS i (
-            id, queue, bucket, priority, available_at, run_at, lease_no, attempt, max_attempts, created_at, started_at,
-            ordering_key, region, timeout_seconds, backoff, tags, payload, error
-        )
-        SELECT
-            j.id, t.queue, j.bucket, j.priority, statement_timestamp(), j.run_at, j.lease_no + b.token, j.attempts_spent,
-            j.max_attempts, j.created_at, GREATEST(t.packed_at, b.sealed_at), j.ordering_key, j.region, j.timeout_seconds,
-            j.backoff, j.tags, j.payload, COALESCE(because, j.error)
-        FROM taken AS t
-        JOIN sqlqueue.batch AS b ON b.id = of_batch
-        CROSS JOIN LATERAL unnest(t.jobs) AS j
-        ON CONFLICT (id) DO UPDATE
-        SET queue = EXCLUDED.queue, bucket = EXCLUDED.bucket, priority = EXCLUDED.priority, state = EXCLUDED.state,
-            available_at = EXCLUDED.available_at, run_at = EXCLUDED.run_at,
-            lease_no = GREATEST(EXCLUDED.lease_no, i.lease_no + 1), attempt = EXCLUDED.attempt, alone = EXCLUDED.alone,
-            max_attempts = EXCLUDED.max_attempts, created_at = EXCLUDED.created_at, started_at = EXCLUDED.started_at,
-            claimed_by = EXCLUDED.claimed_by, claim_token = EXCLUDED.claim_token, batch_id = EXCLUDED.batch_id,
-            limited = EXCLUDED.limited, unique_key = EXCLUDED.unique_key, ordering_key = EXCLUDED.ordering_key,
-            order_no = EXCLUDED.order_no, region = EXCLUDED.region, timeout_seconds = EXCLUDED.timeout_seconds,
-            backoff = EXCLUDED.backoff, cancel_requested_at = EXCLUDED.cancel_requested_at, tags = EXCLUDED.tags,
-            payload = EXCLUDED.payload, error = EXCLUDED.error;
-        GET DIAGNOSTICS settled = ROW_COUNT;
+        settled := sqlqueue.put_unpacked(ARRAY[of_batch], NULL, NULL, false, because);
     END IF;
     RETURN settled;
 END
@@ -426,6 +356,7 @@ $$;
 
 REVOKE ALL ON FUNCTION
     sqlqueue.packs_of(uuid[]), sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
-    sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
+    sqlqueue.pack_batch(uuid, bigint, smallint[], double precision),
+    sqlqueue.put_unpacked(uuid[], uuid[], uuid[], boolean, text), sqlqueue.unpack_jobs(uuid, uuid[]),
     sqlqueue.settle_packs(uuid, text, text)
 FROM PUBLIC;
