@@ -4,11 +4,11 @@
 -- Parameters: queue text; revision bigint; buckets smallint[]; tags text[] (the job has all of them); payload jsonb (the
 --   job's contains it; '{}': any, also a list); scan, limit integer; after_priorities smallint[], after_ats timestamptz[],
 --   after_ids uuid[] (behind which job to begin in each of these buckets; '{}', or NULL in it: at the very beginning).
--- Returns: one row: the ids that match; the bucket of the last of them; the job after which a scan has to go on that found
---   fewer than :limit among as many as :scan (bucket, priority, available_at, id), else nulls. Locks: none.
--- Plan: the walk over the priorities is inside of the one over the buckets, and bounded: side by side, the planner may swap
---   the two, and a scan that continues by bucket and priority would leave jobs out. What is scanned is materialized as far as
---   it is asked for: if enough of it matches, no further.
+-- Returns: one row: the ids that match; the bucket of the last of them; and the job after which a scan has to go on that
+--   found fewer than :limit among as many as :scan (bucket, priority, available_at, id), else nulls. Locks: none.
+-- Plan: the walk over the priorities is inside the one over the buckets, and bounded: side by side, the planner may swap
+--   the two, and a scan that continues by bucket and priority would leave jobs out. What is scanned is materialized only
+--   as far as it is asked for: if enough of it matches, no further.
 -- Roles: consumer, operator, observer.
 WITH level AS MATERIALIZED (
     SELECT DISTINCT p.priority FROM sqlqueue.queue_priority AS p WHERE p.queue = :queue ORDER BY p.priority DESC

@@ -251,7 +251,10 @@ BEGIN
                     fitting := wanted;
                     -- Each of them once: a page begins at the bucket in which the one before it ended.
                     buckets := ARRAY(
-                        SELECT b.no FROM unnest(buckets) WITH ORDINALITY AS b (no, place) GROUP BY b.no ORDER BY min(b.place)
+                        SELECT b.no
+                        FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                        GROUP BY b.no
+                        ORDER BY min(b.place)
                     );
                     after_priorities := '{}';
                     after_ats := '{}';
