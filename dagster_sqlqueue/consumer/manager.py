@@ -19,6 +19,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import Strategy
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_request import MAX_BATCH
+from dagster_sqlqueue.queue.head_hints import HeadHints
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -34,6 +35,9 @@ class Manager:
         name: the queue; its strategy is `assign`.
         lease_seconds: how long a grant holds without a heartbeat of the worker; None for the queue's.
 
+    Attributes:
+        hints: which buckets it has swept.
+
     Raises:
         UnknownQueue: there is no such queue.
         InvalidInput: its strategy is another one.
@@ -48,10 +52,11 @@ class Manager:
         self._leases = queue.leases
         self._name = name
         self._lease_seconds = lease_seconds
+        self.hints = HeadHints()
 
     def assign(self) -> int:
         """Grant jobs to every worker that wants some, once. Returns the number of jobs."""
-        return self._leases.assign(self._name, lease_seconds=self._lease_seconds)
+        return self._leases.assign(self._name, lease_seconds=self._lease_seconds, hints=self.hints)
 
     def run(self, stopping: threading.Event, *, poll_seconds: float = _POLL_SECONDS) -> int:
         """Assign until the event is set. Returns the number of jobs granted; a database that is away is waited for."""

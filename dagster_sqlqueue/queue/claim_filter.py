@@ -1,7 +1,10 @@
 """Claim only some of a queue's jobs, by tags and payload, within a bound on the jobs read."""
 
+import math
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor, Row
@@ -9,16 +12,43 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.payload.storable import unstorable_text
+from dagster_sqlqueue.queue.head_hints import SWEEP_SECONDS
 
-_Place: TypeAlias = tuple[int, int, Any, UUID]
-"""Bucket, priority, available_at and id of a job."""
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The job up to which none of its bucket fits; when that search began, and how long the scans took that came so far."""
+
+    priority: int
+    available_at: Any
+    job: UUID
+    begun_at: float
+    seconds: float
+
+    def serves(self, now: float) -> bool:
+        """Whether the next scan may begin behind it: for as long as any head hint, or twice as long as it took to come here,
+        where so many jobs do not fit that this is longer.
+        """
+        return now - self.begun_at < max(SWEEP_SECONDS, 2 * self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a scan returns: the jobs that fit, the bucket of the last of them, and where it stopped at its bound."""
+
+    ids: list[UUID]
+    last_bucket: int | None
+    bucket: int | None
+    priority: int
+    available_at: Any
+    job: UUID
 
 
 class ClaimFilter:
     """Which jobs a consumer takes.
 
-    A claim reads no more than `scan` due jobs; what it did not reach, the next claim with the same object reads,
-    and after the last job it begins again. So give one consumer one filter object for its life.
+    A claim reads no more than `scan` due jobs; what it did not reach, the next claims with the same object read, one bucket
+    after the other, and after the last one they begin again. So give one consumer one filter object for its life.
 
     Args:
         tags: the job has all of these.
@@ -42,25 +72,36 @@ class ClaimFilter:
         self.tags = list(tags)
         self.payload = serialization.object_text("the filter", payload)
         self.scan = scan
-        self._after: _Place | None = None
+        self._order: list[int] = []
+        self._places: dict[int, _Place] = {}
+        self._stopped_in: int | None = None
+        self._skipped: set[int] = set()
+        self._unread: set[int] = set()
         self._found = False
 
     def __repr__(self) -> str:
         return f"ClaimFilter(tags={self.tags}, payload={self.payload}, scan={self.scan})"
 
     def pick(self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], limit: int) -> Sequence[Row]:
-        """Lock the next jobs that fit, for a grant in the same transaction."""
-        wanted = limit
+        """Lock the next jobs that fit, for a grant in the same transaction.
+
+        Args:
+            executor: the transaction.
+            settings: the queue's.
+            buckets: where to search. Each has its turn: a claim begins behind the bucket that has filled the one before.
+            limit: the most jobs to lock.
+        """
+        self._arrange(buckets)
+        wanted, begun_at = limit, time.monotonic()
         while True:
-            ids, end = self._scan(executor, settings, buckets, wanted)
-            rows = executor.run("pick_ids", {"ids": ids, "limit": limit}) if ids else []
-            if rows or len(ids) < wanted:
+            found = self._scan(executor, settings, wanted)
+            rows = executor.run("pick_ids", {"ids": found.ids, "limit": limit}) if found.ids else []
+            if rows or len(found.ids) < wanted:
                 break
             # Others hold all that was found so far, and there may be more behind it.
             wanted *= 4
-        if len(ids) < wanted:
-            self._after = end
-        self._found = bool(rows) or (self._found and self._after is not None)
+        self._go_on(found, begun_at, filled=len(found.ids) >= wanted)
+        self._found = bool(rows)
         return rows
 
     def finds(
@@ -76,36 +117,81 @@ class ClaimFilter:
         """
         fresh = ClaimFilter(tags=self.tags, payload=self.payload, scan=self.scan)
         while True:
-            ids, fresh._after = fresh._scan(executor, settings, buckets, 1)
-            if ids or fresh._after is None or not to_the_end:
-                return bool(ids)
+            fresh._arrange(buckets)
+            found = fresh._scan(executor, settings, 1)
+            if found.ids:
+                return True
+            fresh._go_on(found, 0.0, filled=False)
+            if not (to_the_end and fresh.unfinished):
+                return False
 
-    def _scan(
-        self, executor: Executor, settings: QueueSettings, buckets: Sequence[int], limit: int
-    ) -> tuple[list[UUID], _Place | None]:
-        """Return the next jobs that fit, and where the scan stopped at its bound; None: it reached the end."""
-        bucket, priority, available_at, job = self._after or (None, None, None, None)
-        ids, scanned, *last = executor.run(
+    @property
+    def unfinished(self) -> bool:
+        """Whether "nothing found" does not mean yet that nothing is there: of some buckets not all was read, or the last
+        claim has found something.
+        """
+        return bool(self._unread) or self._found
+
+    def sweep_next(self) -> None:
+        """Have the next claims search each bucket from its very beginning."""
+        self._places = {bucket: replace(place, begun_at=-math.inf) for bucket, place in self._places.items()}
+
+    def _arrange(self, buckets: Sequence[int]) -> None:
+        if set(self._order) != set(buckets):
+            self._order, self._unread = list(dict.fromkeys(buckets)), set()
+        self._unread = self._unread or set(buckets)
+        now = time.monotonic()
+        # Where a scan was stopped it goes on: else it would never come behind more jobs than its bound.
+        self._places = {
+            bucket: place
+            for bucket, place in self._places.items()
+            if bucket in self._order and (bucket == self._stopped_in or place.serves(now))
+        }
+        self._skipped &= self._places.keys()
+
+    def _scan(self, executor: Executor, settings: QueueSettings, limit: int) -> _Found:
+        places = [self._places.get(bucket) for bucket in self._order]
+        row = executor.run(
             "scan_fitting",
             {
                 "queue": settings.name,
                 "revision": settings.revision,
-                "buckets": sorted(buckets),
+                "buckets": self._order,
                 "tags": self.tags,
                 "payload": self.payload,
                 "scan": self.scan,
                 "limit": limit,
-                "after_bucket": bucket,
-                "after_priority": priority,
-                "after_at": available_at,
-                "after_id": job,
+                "after_priorities": [place and place.priority for place in places],
+                "after_ats": [place and place.available_at for place in places],
+                "after_ids": [place and place.job for place in places],
             },
         )[0]
-        return ids, (last[0], last[1], last[2], last[3]) if scanned >= self.scan else None
+        return _Found(*row)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether "nothing found" does not mean yet that nothing is there: the last claim stopped at its bound, or the
-        scan that it ended had found something.
+    def _go_on(self, found: _Found, begun_at: float, *, filled: bool) -> None:
+        """Note how far a scan came.
+
+        Args:
+            found: its outcome.
+            begun_at: the moment of `time.monotonic` before it.
+            filled: whether it ended because it had found enough.
         """
-        return self._after is not None or self._found
+        last = found.last_bucket if filled else found.bucket
+        reached = self._order if last is None else self._order[: self._order.index(last)]
+        self._unread.difference_update(set(reached) - self._skipped)
+        self._skipped.difference_update(reached)
+        for bucket in reached:
+            self._places.pop(bucket, None)
+        self._stopped_in = None if filled else last
+        if last is None:
+            return
+        ahead = len(reached) + filled
+        self._order = [*self._order[ahead:], *self._order[:ahead]]
+        if filled:
+            # Nothing before the place where its bucket began fits: it is kept for the bucket's next turn.
+            self._skipped, self._unread = set(self._places), set(self._order)
+            return
+        seconds, before = time.monotonic() - begun_at, self._places.get(last)
+        if before is not None:
+            begun_at, seconds = before.begun_at, before.seconds + seconds
+        self._places[last] = _Place(found.priority, found.available_at, found.job, begun_at, seconds)

@@ -6,6 +6,7 @@ from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim import Claims
 from dagster_sqlqueue.queue.claim_request import MAX_BATCH, ClaimRequest
+from dagster_sqlqueue.queue.head_hints import HeadHints
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
 
 
@@ -20,12 +21,13 @@ class Grants:
         self.database = claims.database
         self._claims = claims
 
-    def assign(self, queue: str, *, lease_seconds: float | None = None) -> int:
+    def assign(self, queue: str, *, lease_seconds: float | None = None, hints: HeadHints | None = None) -> int:
         """Grant jobs to every worker of a queue that wants some, once. Returns the number of jobs.
 
         Args:
             queue: its name; its strategy is `assign`.
             lease_seconds: how long a grant holds without a heartbeat of the worker; None for the queue's.
+            hints: what earlier calls of the same manager have swept; None: the oldest jobs are granted like any others.
 
         Raises:
             InvalidInput: `lease_seconds` is out of range.
@@ -33,7 +35,9 @@ class Grants:
 
         def granted(transaction: Transaction) -> int:
             workers = transaction.run("wanting_workers", {"queue": queue})
-            return sum(self._grant(transaction, queue, lease_seconds, *worker) for worker in workers)
+            return sum(
+                self._grant(transaction, queue, lease_seconds, hints or HeadHints(), *worker) for worker in workers
+            )
 
         return despite_odd_jobs(self.database, queue, lambda: self.database.transact(granted))
 
@@ -59,9 +63,16 @@ class Grants:
         self.database.run("withdraw_worker", {"queue": queue, "worker": worker})
 
     def _grant(
-        self, transaction: Transaction, queue: str, lease_seconds: float | None, worker: str, wanted: int
+        self,
+        transaction: Transaction,
+        queue: str,
+        lease_seconds: float | None,
+        hints: HeadHints,
+        worker: str,
+        wanted: int,
     ) -> int:
-        request = ClaimRequest(queue, min(wanted, MAX_BATCH), worker=worker, lease_seconds=lease_seconds).checked()
+        limit = min(wanted, MAX_BATCH)
+        request = ClaimRequest(queue, limit, worker=worker, lease_seconds=lease_seconds, hints=hints).checked()
         jobs = self._claims.claim_within(transaction, request)
         if jobs:
             _deliver(transaction, queue, worker, jobs)

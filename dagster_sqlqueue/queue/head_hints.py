@@ -3,7 +3,8 @@
 Dead rows stay in the index while any old transaction could still see them. Every claim from the very beginning steps over
 them, and a queue that lives on while a backup runs gets slower by the minute; measured, to a third of its rate. A hint is
 only ever an optimisation: every few seconds a claim sweeps each bucket without one, and finds what was committed late.
-A claim reaches as many buckets as it takes to fill it, so each has a time of its own at which it was swept.
+A claim reaches as many buckets as it takes to fill it, so each has a time of its own at which it was swept. A strategy
+without order takes the oldest jobs of a bucket that it sweeps: else they would wait for the luck of being chosen.
 
 Source: the executor hint of the bucketed FIFO queue published for YugabyteDB, which takes the time of the last item that
 was processed. Here it is the first job of the last batch, by due time and id, for each bucket and priority by itself: jobs
@@ -26,6 +27,8 @@ FROM_THE_HEAD = (Strategy.ROUND_ROBIN, Strategy.FIFO, Strategy.TOKEN)
 """Only where a batch is the oldest that was due, nothing is older than it."""
 _ANYWHERE = (Strategy.FANOUT, Strategy.TOKEN)
 """A search of all buckets by these begins at a random one. Where buckets are given, so is their order."""
+_UNORDERED = (Strategy.FANOUT, Strategy.ASSIGN)
+"""These take any of a bucket's jobs, and its oldest ones when it is swept."""
 
 
 def buckets_of(settings: QueueSettings, buckets: Sequence[int] | None) -> list[int]:
@@ -67,17 +70,17 @@ class HeadHints:
 
     def sweep_next(self) -> None:
         """Have the next claims search each bucket from its very beginning."""
-        self._swept_at.clear()
+        self._swept_at = dict.fromkeys(self._swept_at, -math.inf)
 
     def search(self, settings: QueueSettings, buckets: Sequence[int] | None) -> dict[str, Any]:
-        """Return the parameters `buckets` and `hints` of a claim from these buckets; None: from all. Call `found` with
-        what it reached.
+        """Return the parameters `buckets`, `hints` and `from_head` of a claim from these buckets; None: from all. Call
+        `found` with what it reached.
         """
         order = buckets_of(settings, buckets)
         if buckets is None and settings.strategy in _ANYWHERE:
             start = random.randrange(len(order))
             order = order[start:] + order[:start]
-        return {"buckets": order, "hints": self.array(order)}
+        return {"buckets": order, "hints": self.array(order), "from_head": self._from_head(settings, order)}
 
     def array(self, buckets: Sequence[int]) -> list[str | None]:
         """Return the parameter `hints` of a claim from these buckets, in this order."""
@@ -132,8 +135,15 @@ class HeadHints:
         """
         if not buckets:
             return
-        if not filled or strategy is Strategy.ASSIGN:
+        if not filled:
             self.saw(self._asked if asked is None else asked, asked_at=asked_at)
+        elif strategy is Strategy.ASSIGN:
+            # Those that were to be swept came first, one after the other, and then jobs of any others.
+            over = self._to_sweep(self._asked if asked is None else asked, asked_at)
+            if set(buckets) <= set(over):
+                self.saw_up_to(buckets, asked=over, asked_at=asked_at)
+            else:
+                self.saw(over, asked_at=asked_at)
         elif strategy is Strategy.FIFO:
             # It reads all heads and takes the oldest: where it took none, it is not known where the next one begins.
             self.saw(buckets, asked_at=asked_at)
@@ -164,6 +174,18 @@ class HeadHints:
         asked, among = self._asked if asked is None else asked, set(found)
         last = max((place for place, bucket in enumerate(asked) if bucket in among), default=-1)
         self.saw(asked[: last + 1], asked_at=asked_at)
+
+    def _from_head(self, settings: QueueSettings, order: Sequence[int]) -> list[int]:
+        """Of the buckets of the last claim those of which the oldest jobs are to be taken, by a strategy without order."""
+        # Who remembers nothing would take the oldest at each claim, as all others who do not.
+        unordered = settings.strategy in _UNORDERED and self._swept_at
+        return self._to_sweep(order, None) if unordered else []
+
+    def _to_sweep(self, asked: Sequence[int], asked_at: float | None) -> list[int]:
+        """Of these buckets those that a claim was to sweep that asked at that moment; None: the last claim."""
+        at = self._asked_at if asked_at is None else asked_at
+        over = self._over(at - self._sweep_seconds, asked)
+        return [bucket for bucket, old in zip(asked, over, strict=True) if old]
 
     def _over(self, moment: float, buckets: Sequence[int]) -> list[bool]:
         """Of each bucket whether it was swept at that moment the last time, or before."""

@@ -40,7 +40,8 @@ class LeaseVerbs(Verbs):
             worker: the name of the consumer, for people to read; unique for each start of a process.
             buckets: where to search, in this order; None for all of them.
             lease_seconds: how long the claim holds without a heartbeat; None for the queue's.
-            hints: where earlier claims of the same consumer began; None: search from the very beginning.
+            hints: where earlier claims of the same consumer began; None: search from the very beginning, by `fanout` and
+                `assign` for any jobs.
             filter: take only jobs that fit.
 
         Returns:

@@ -43,11 +43,13 @@ class Caller:
         call = "SELECT {v1}.enqueue('work', jsonb_build_object('n', %s::int)" + (f", {more}" if more else "") + ")"
         return self.value(call, n, *parameters)  # type: ignore[no-any-return]
 
-    def claim(self, limit: int = 100, buckets: Sequence[int] | None = None) -> list[tuple[UUID, int, int]]:
+    def claim(
+        self, limit: int = 100, buckets: Sequence[int] | None = None, more: str = ""
+    ) -> list[tuple[UUID, int, int]]:
         """The jobs of a claim: id, lease and number."""
         return self.rows(
             "SELECT job_id, lease_no, CAST(payload ->> 'n' AS int)"
-            " FROM {v1}.claim('work', 'sql', %s, buckets => %s::integer[])",
+            f" FROM {{v1}}.claim('work', 'sql', %s, buckets => %s::integer[]{more and ', '}{more})",
             limit,
             None if buckets is None else list(buckets),
         )

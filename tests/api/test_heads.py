@@ -97,23 +97,36 @@ def test_what_came_late_is_found_within_five_seconds(line: SqlQueue, sqlc: Calle
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "all"])
-@pytest.mark.parametrize("limits", [{}, {"max_running": 1_000_000}])
+@pytest.mark.parametrize(
+    ("kind", "filter"),
+    [
+        ({}, ""),
+        ({"max_running": 1_000_000}, ""),
+        ({"strategy": "fanout"}, ""),
+        ({"strategy": "fanout", "max_running": 1_000_000}, ""),
+        ({"ordered": True}, ""),
+        ({"max_running_per_key": 5}, ""),
+        ({}, "with_tags => '{{}}'"),
+        ({"ordered": True}, "with_payload => '{{}}'"),
+    ],
+    ids=str,
+)
 def test_each_bucket_is_looked_at_behind_a_backlog(
-    line: SqlQueue, sqlc: Caller, limits: dict[str, Any], *, named: bool
+    line: SqlQueue, sqlc: Caller, kind: dict[str, Any], filter: str, *, named: bool
 ) -> None:
     """Each claim is filled by the one bucket that it begins at."""
-    line.create_queue(replace(SPEC, **limits))
+    line.create_queue(replace(SPEC, **kind))
     line.rebucket("work", 16)
-    line.enqueue_many(SPEC, [Work(n=n) for n in range(16 * 40)])
+    line.enqueue_many(SPEC, [NewJob(Work(n=n), ordering_key=f"{n}") for n in range(16 * 20)])
     turns = [[(begin + n) % 16 for n in range(16)] if named else None for begin in range(16)]
 
     def go_round() -> set[int]:
-        return {row[2] for turn in turns for row in sqlc.claim(5, turn)}
+        return {row[2] for turn in turns for row in sqlc.claim(5, turn, filter)}
 
     go_round()
     late = set(range(10_000, 10_032))
     for n in sorted(late):
-        sqlc.enqueue(n, "run_at => now() - interval '1 day'")
+        sqlc.enqueue(n, "run_at => now() - interval '1 day', ordering_key => %s", str(n))
     number = "CAST(payload ->> 'n' AS integer)"
     rows(line, f"UPDATE {{s}}.job SET bucket = {number} %% 16 WHERE {number} >= %s", 10_000)
     age(sqlc, LONG_AGO)

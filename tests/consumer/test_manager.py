@@ -3,15 +3,16 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
+from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from tests.gate.patience import sized
-from tests.support import Work, make_due, rows, until, value
+from tests.support import Work, make_due, numbers, rows, until, value
 
 
 def test_two_managers_grant_every_job_to_one_worker(url: str, queue: SqlQueue) -> None:
@@ -48,6 +49,32 @@ def test_two_managers_grant_every_job_to_one_worker(url: str, queue: SqlQueue) -
     assert sum(done) == jobs
     assert set(seen.values()) == {1}
     assert all(count > 0 for count in done)
+
+
+def test_a_manager_remembers_what_it_swept(queue: SqlQueue) -> None:
+    spec = QueueSpec("wide", Work, bucket_count=16, strategy="assign")
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(16 * 40)])
+    manager, worker = Manager(queue, "wide"), AssignedSource(queue, "wide", "w")
+
+    def granted() -> set[int]:
+        taken: set[int] = set()
+        for _ in range(16):
+            assert worker.take(5) == []
+            assert manager.assign() == 5
+            taken |= set(numbers(worker.take(5)))
+        return taken
+
+    granted()
+    late = [NewJob(Work(n=n), run_at=datetime.now(UTC) - timedelta(hours=1)) for n in range(1_000, 1_016)]
+    queue.enqueue_many(spec, late)
+    rows(
+        queue,
+        "UPDATE {s}.job SET bucket = row.no - 1 FROM (SELECT id, row_number() OVER () AS no FROM {s}.job"
+        " WHERE CAST(payload ->> 'n' AS integer) >= 1000) AS row WHERE row.id = job.id",
+    )
+    manager.hints.sweep_next()
+    assert granted() >= set(range(1_000, 1_016))
 
 
 def test_what_a_worker_never_took_goes_to_another(queue: SqlQueue) -> None:

@@ -64,15 +64,15 @@ CHOICES = [
 
 @pytest.mark.parametrize("limit", few([1, 2_000, 100], 2))
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
-@pytest.mark.parametrize("hinted", [False, True], ids=["swept", "hinted"])
-def test_choosing(explain: Explainer, revision: int, choice: Choice, limit: int, hinted: bool) -> None:
-    begin = hints("2000-01-01") if hinted else FROM_THE_BEGINNING
+@pytest.mark.parametrize("begin", ["swept", "hinted", "at the heads"])
+def test_choosing(explain: Explainer, revision: int, choice: Choice, limit: int, begin: str) -> None:
     plan = explain(
         choice.name,
         queue="work",
         revision=revision,
         buckets=EVERYWHERE,
-        hints=begin,
+        hints=hints("2000-01-01") if begin == "hinted" else FROM_THE_BEGINNING,
+        from_head=EVERYWHERE if begin == "at the heads" else [],
         limit=limit,
         per_bucket=limit,
         **choice.more,
@@ -97,6 +97,7 @@ def test_choosing_where_nothing_is_due(explain: Explainer, revision: int, choice
         revision=revision + (where == "another revision"),
         buckets=list(range(16, 32)) if where == "other buckets" else EVERYWHERE,
         hints=hints("2999-01-01") if where == "hinted past it" else FROM_THE_BEGINNING,
+        from_head=[],
         limit=100,
         per_bucket=100,
         **choice.more,
@@ -152,6 +153,7 @@ def test_a_queue_of_one_priority_costs_a_probe_a_bucket(explain: Explainer, choi
         revision=1,
         buckets=list(range(WIDE)),
         hints=FROM_THE_BEGINNING,
+        from_head=[],
         limit=1,
         per_bucket=1,
         **choice.more,
@@ -224,13 +226,20 @@ def test_a_filter_looks_at_no_more_than_its_bound(explain: Explainer, revision: 
     assert plan.buffers <= 2 * scan + 4 * LANES + SLACK
 
 
+def test_a_filter_looks_no_further_than_it_finds_enough(explain: Explainer, revision: int) -> None:
+    plan = explain("scan_fitting", **{**scanning(revision, 10_000, "nobody has it"), "tags": [], "limit": 100})
+    assert {index for _, index in plan.scans()} == {"job_claim"}
+    assert plan.rows_read <= 100
+    assert plan.buffers <= 2 * 100 + 4 * LANES + SLACK
+
+
 def test_a_filter_goes_on_where_it_ended(explain: Explainer, backlog: SqlQueue, revision: int) -> None:
     ((bucket, priority, at, job),) = explain.run(
         "SELECT bucket, priority, available_at, id FROM {s}.job"
         " WHERE queue = 'work' AND bucket = 9 AND priority = 5 AND available_at < now()"
         " ORDER BY available_at, id OFFSET 200 LIMIT 1"
     )
-    after = {"after_bucket": bucket, "after_priority": priority, "after_at": at, "after_id": job}
+    after = {"buckets": EVERYWHERE[bucket:], "after_priorities": [priority], "after_ats": [at], "after_ids": [job]}
     plan = explain("scan_fitting", **{**scanning(revision, 1_000, "nobody has it"), **after})
     assert {index for _, index in plan.scans()} == {"job_claim"}
     assert plan.rows_read <= 1_000
@@ -246,10 +255,9 @@ def scanning(revision: int, scan: int, tag: str) -> dict[str, Any]:
         "payload": "{}",
         "scan": scan,
         "limit": 10,
-        "after_bucket": None,
-        "after_priority": None,
-        "after_at": None,
-        "after_id": None,
+        "after_priorities": [],
+        "after_ats": [],
+        "after_ids": [],
     }
 
 

@@ -187,7 +187,7 @@ def explained(backlog: SqlQueue, name: str, **given: object) -> Plan:
         text = re.sub(rf"param\.{parameter}\b", f"${number}", text)
     types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "per_bucket": "integer"}
     types |= {"buckets": "smallint[]", "hints": "text[]", "lease_seconds": "float8", "worker": "text", "ids": "uuid[]"}
-    types |= {"lease_nos": "bigint[]", "suspects": "boolean"}
+    types |= {"lease_nos": "bigint[]", "suspects": "boolean", "from_head": "smallint[]"}
     with undone(backlog, "force_generic_plan") as connection:
         ((clock,),) = connection.execute("SELECT clock_timestamp()").fetchall()
         values = [{**given, "clock": clock}[parameter] for parameter in names]
@@ -212,6 +212,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
         revision=backlog.settings("work").revision,
         buckets=EVERYWHERE,
         hints=[],
+        from_head=[],
         limit=limit,
         per_bucket=limit,
         lease_seconds=60.0,

@@ -158,7 +158,8 @@ def _statements(
     fences = {"ids": running, "lease_nos": [1] * len(running)}
     ends = {"states": ["succeeded"] * len(due), "results": [None] * len(due), "errors": [None] * len(due)}
     back = {"delays": [1.0] * len(due), "moments": [None] * len(due), "errors": ["x"] * len(due)}
-    claim = {"buckets": EVERYWHERE, "hints": FROM_THE_BEGINNING, "limit": limit, "per_bucket": limit}
+    claim = {"buckets": EVERYWHERE, "hints": FROM_THE_BEGINNING, "from_head": EVERYWHERE}
+    claim |= {"limit": limit, "per_bucket": limit}
     work = {"queue": "work", "revision": _revision(queue, "work"), **claim}
     limited = {"queue": "limited", "revision": _revision(queue, "limited"), **claim}
     keys = [f"key {n}" for n in range(min(limit, KEYS))]

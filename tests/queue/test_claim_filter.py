@@ -1,5 +1,6 @@
 """Claims that take only the jobs that fit a filter."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from pydantic import RootModel
 
 from dagster_sqlqueue import ClaimFilter, Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.queue import claim_filter
 from tests.support import Work, numbers
 
 
@@ -51,6 +53,38 @@ def test_a_filter_goes_on_among_jobs_that_became_due_together(queue: SqlQueue, s
         if found:
             break
     assert numbers(found) == [299]
+
+
+def test_a_filter_keeps_its_place_for_a_while_and_finds_what_came_late(
+    queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_filter, "SWEEP_SECONDS", 3_600.0)
+    spec = QueueSpec("numbers", Work, bucket_count=1)
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n, note="no" if n < 30 else "yes") for n in range(100)])
+    filter = ClaimFilter(payload={"note": "yes"}, scan=20)
+
+    def claim() -> list[int]:
+        return numbers(queue.claim("numbers", limit=5, worker="w", filter=filter))
+
+    # The first claims read twenty jobs that do not fit, and begin behind them from then on.
+    assert [claim() for _ in range(4)] == [[], *([*range(n, n + 5)] for n in (30, 35, 40))]
+    queue.enqueue(spec, NewJob(Work(n=200, note="yes"), run_at=datetime.now(UTC) - timedelta(hours=1)))
+    assert claim() == [45, 46, 47, 48, 49]
+    filter.sweep_next()
+    assert claim() == [200]
+    assert filter.unfinished
+    assert claim() == [50, 51, 52, 53, 54]
+
+
+def test_a_filter_is_unfinished_whenever_its_bound_kept_it_from_the_end(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    filter = ClaimFilter(tags=["x"], scan=7)
+    for jobs, claims in ((20, 3), (40, 6)):
+        queue.enqueue_many(spec, [Work(n=n) for n in range(20)])
+        assert queue.depth("work").ready == jobs
+        for claim in range(claims):
+            assert queue.claim("work", limit=5, worker="w", filter=filter) == []
+            assert filter.unfinished == (claim < claims - 1)
 
 
 @pytest.mark.parametrize(

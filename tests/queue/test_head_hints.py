@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, Job, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import ClaimFilter, Consumer, Job, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
@@ -46,13 +46,6 @@ def test_a_hint_hides_no_job_for_longer_than_a_sweep(queue: SqlQueue, spec: Queu
         seen |= set(numbers(jobs))
         hints.sweep_next()
     assert len(seen) == 15
-
-
-TAKING: dict[str, Any] = {
-    "claim": lambda queue, **how: queue.claim("wide", worker="w", **how),
-    "claim and end": lambda queue, **how: _ended_and_claimed(queue, **how),
-    "in transactions": lambda queue, **how: _locked(queue, **how),
-}
 
 
 def _ended_and_claimed(queue: SqlQueue, **how: Any) -> list[ClaimedJob]:
@@ -103,7 +96,7 @@ TAKING: dict[str, Any] = {
     "send and lock": _sent_and_locked,
 }
 KINDS: dict[str, dict[str, Any]] = {
-    **{strategy: {"strategy": strategy} for strategy in ("round_robin", "fifo")},
+    **{strategy: {"strategy": strategy} for strategy in ("round_robin", "fifo", "fanout", "assign")},
     "ordered": {"ordered": True},
     "a limit of keys": {"max_running_per_key": 5},
     "limited": {"max_running": 100_000},
@@ -116,16 +109,19 @@ KINDS: dict[str, dict[str, Any]] = {
         *(
             (how, kind)
             for how in TAKING
-            for kind in ("round_robin", "fifo")
+            for kind in ("round_robin", "fifo", "fanout")
             if (how, kind) != ("send and lock", "fifo")
         ),
-        *((how, kind) for how in ("claim", "end and claim") for kind in ("ordered", "a limit of keys", "limited")),
+        *(
+            (how, kind)
+            for how in ("claim", "end and claim")
+            for kind in ("assign", "ordered", "a limit of keys", "limited")
+        ),
     ],
 )
 def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, kind: str) -> None:
     """As a consumer goes round: each claim is filled by the one bucket that it begins at."""
-    queue.create_queue(replace(WIDE, **KINDS[kind]))
-    queue.enqueue_many(WIDE, [NewJob(Work(n=n), ordering_key=f"{n}") for n in range(BUCKETS * 40)])
+    fill(queue, **KINDS[kind])
     hints, bucket_order = HeadHints(sweep_seconds=3_600), BucketOrder(None, None)
     bucket_order.arrange(queue.settings("wide"))
 
@@ -138,13 +134,47 @@ def test_each_bucket_is_swept_behind_a_backlog(queue: SqlQueue, how: str, kind: 
         return taken
 
     go_round()
+    late = add_late(queue)
+    hints.sweep_next()
+    assert go_round() >= late
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'wide'")
+
+
+def fill(queue: SqlQueue, **settings: Any) -> None:
+    """Put a backlog in each bucket."""
+    queue.create_queue(replace(WIDE, **settings))
+    queue.enqueue_many(WIDE, [NewJob(Work(n=n), ordering_key=f"{n}") for n in range(BUCKETS * 40)])
+
+
+def add_late(queue: SqlQueue) -> set[int]:
+    """Put two jobs in each bucket that were due an hour ago; returns their numbers."""
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     late = set(range(10_000, 10_000 + 2 * BUCKETS))
     queue.enqueue_many(WIDE, [NewJob(Work(n=n), run_at=long_ago, ordering_key=f"{n}") for n in late])
     number = "CAST(payload ->> 'n' AS integer)"
     rows(queue, f"UPDATE {{s}}.job SET bucket = {number} %% %s WHERE {number} >= %s", BUCKETS, 10_000)
-    hints.sweep_next()
-    assert go_round() >= late
+    return late
+
+
+@pytest.mark.parametrize("strategy", ["round_robin", "fanout", "assign"])
+def test_each_bucket_has_its_turn_behind_a_filter(queue: SqlQueue, strategy: str) -> None:
+    fill(queue, strategy=strategy)
+    late, filter = add_late(queue), ClaimFilter(payload={})
+    jobs = [job for _ in range(BUCKETS) for job in queue.claim("wide", limit=5, worker="w", filter=filter)]
+    assert set(numbers(jobs)) >= late
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'wide'")
+
+
+@pytest.mark.parametrize("strategy", ["fanout", "assign"])
+def test_who_remembers_nothing_takes_any_jobs(queue: SqlQueue, strategy: str) -> None:
+    """Else all that begin at once would compete for the oldest."""
+    spec = QueueSpec("wide", Work, bucket_count=1, strategy=strategy)
+    queue.create_queue(spec)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(1_000)])
+    # The strategy `assign` chooses among as many as are claimed.
+    limit = 1 if strategy == "fanout" else 300
+    firsts = [numbers(queue.claim("wide", limit=limit, worker="w"))[0] for _ in range(3)]
+    assert firsts != [0, limit, 2 * limit]
     rows(queue, "DELETE FROM {s}.job WHERE queue = 'wide'")
 
 

@@ -4,8 +4,8 @@
 -- It is pick_fanout and grant in one statement, for queues without turns and limits: one round trip instead of four. Source
 -- and random point: see pick_fanout. A job whose lease expired is claimed by itself, as by claim_round_robin.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin);
---   limit integer; lease_seconds float8; worker text; suspects boolean (as there).
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); from_head
+--   smallint[] (as for pick_fanout); limit integer; lease_seconds float8; worker text; suspects boolean (as there).
 -- Returns: the jobs under their new lease, with the columns of claim_round_robin, attempt > max_attempts as there.
 -- Plan: the update reads each row at the place where it was locked, as in claim_round_robin, and what is said there of rows
 --   that another transaction changes meanwhile is true here.
@@ -16,16 +16,20 @@ WITH level AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT due.version, due.available_at, due.suspect
     FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
-    CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
+    CROSS JOIN LATERAL (
+        SELECT CAST(b.hint AS text[]) AS begin, b.bucket = ANY (CAST(:from_head AS smallint[])) AS at_head OFFSET 0
+    ) AS hint
     CROSS JOIN LATERAL (
         SELECT candidate.version, candidate.available_at, candidate.suspect
         FROM level
         CROSS JOIN LATERAL (
             SELECT
-                oldest.moment + random() * (newest.moment - oldest.moment) AS point,
+                CASE WHEN hint.at_head THEN '-infinity'
+                    ELSE oldest.moment + random() * (newest.moment - oldest.moment) END AS point,
                 CAST(
-                    lpad(to_hex(oldest.place + CAST(random() * (newest.place - oldest.place) AS bigint)), 12, '0')
-                    || repeat('0', 20) AS uuid
+                    CASE WHEN hint.at_head THEN repeat('0', 12) ELSE
+                        lpad(to_hex(oldest.place + CAST(random() * (newest.place - oldest.place) AS bigint)), 12, '0')
+                    END || repeat('0', 20) AS uuid
                 ) AS id
             FROM (
                 SELECT

@@ -2,12 +2,14 @@
 -- from its beginning: consumers that start together seldom compete for the same jobs. Unordered.
 --
 -- The point lies between their times, and also between the first 48 bits of their ids, which in a version 7 UUID are its
--- time, because jobs enqueued at once all have the same due time.
+-- time, because jobs enqueued at once all have the same due time. A job far older than the others would wait for the end
+-- of their backlog: hardly any point is before it. So a caller names buckets that begin at their head from time to time.
 --
 -- Source: the fan-out view that Pachot published for YugabyteDB, repaired: FOR UPDATE SKIP LOCKED on a view over a CTE or a
 -- UNION ALL locks no row at all in PostgreSQL, so each branch locks for itself, on the base table.
 --
--- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer.
+-- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); from_head
+--   smallint[] (those of the buckets of which the oldest jobs are taken, and which have no hint); limit integer.
 -- Returns: the jobs; lease_no as it was, attempt: how many are spent; suspect: its lease expired; frees_key: its claim
 --   frees its unique key.
 -- Locks: the rows returned, until the transaction ends; rows locked by others are skipped.
@@ -17,16 +19,20 @@ WITH level AS MATERIALIZED (
 )
 SELECT due.*
 FROM unnest(CAST(:buckets AS smallint[]), CAST(:hints AS text[])) AS b (bucket, hint)
-CROSS JOIN LATERAL (SELECT CAST(b.hint AS text[]) AS begin OFFSET 0) AS hint
+CROSS JOIN LATERAL (
+    SELECT CAST(b.hint AS text[]) AS begin, b.bucket = ANY (CAST(:from_head AS smallint[])) AS at_head OFFSET 0
+) AS hint
 CROSS JOIN LATERAL (
     SELECT candidate.*
     FROM level
     CROSS JOIN LATERAL (
         SELECT
-            oldest.moment + random() * (newest.moment - oldest.moment) AS point,
+            CASE WHEN hint.at_head THEN '-infinity'
+                ELSE oldest.moment + random() * (newest.moment - oldest.moment) END AS point,
             CAST(
-                lpad(to_hex(oldest.place + CAST(random() * (newest.place - oldest.place) AS bigint)), 12, '0')
-                || repeat('0', 20) AS uuid
+                CASE WHEN hint.at_head THEN repeat('0', 12) ELSE
+                    lpad(to_hex(oldest.place + CAST(random() * (newest.place - oldest.place) AS bigint)), 12, '0')
+                END || repeat('0', 20) AS uuid
             ) AS id
         FROM (
             SELECT

@@ -6,7 +6,8 @@
 --
 -- Parameters: queue text; worker text (name of the consumer, shown to people); max_jobs integer (1 to 10,000);
 --   lease_seconds float8 (how long the claim holds without a heartbeat; null: the queue's); buckets integer[] (which to
---   read, in this order; null: all of them, from a random one on); with_tags text[] and with_payload jsonb (only jobs that
+--   read, in this order: one is reached when those before it do not fill the claim; null: all of them, from the one that
+--   the session has read longest ago, else from a random one on); with_tags text[] and with_payload jsonb (only jobs that
 --   have all these tags, and whose payload contains that one; reads due jobs until it has found enough).
 -- Returns: the jobs. Every later call about a job takes its lease number. No row: nothing is due, or may run now.
 -- A job whose lease expired is claimed by itself. On its last attempt it goes to the dead letter, or is held where the
@@ -47,10 +48,9 @@ DECLARE
     tags text[] := COALESCE(claim.with_tags, '{}');
     payload text := COALESCE(claim.with_payload, '{}');
     scan integer := 10000;
-    after_bucket smallint;
-    after_priority smallint;
-    after_at timestamptz;
-    after_id uuid;
+    after_priorities smallint[];
+    after_ats timestamptz[];
+    after_ids uuid[];
     ids uuid[];
     keys text[];
     starts integer;
@@ -67,15 +67,20 @@ DECLARE
     parked uuid[];
     wanted integer;
     heads bigint;
-    scanned bigint;
+    last_bucket smallint;
     next_bucket smallint;
     next_priority smallint;
     next_at timestamptz;
     next_id uuid;
     keyed boolean;
     heads_known jsonb;
+    sweeps jsonb;
     swept boolean;
     old smallint[];
+    from_head smallint[];
+    asked smallint[];
+    asked_at timestamptz;
+    filled boolean;
     furthest bigint;
     found_buckets smallint[];
     found_priorities smallint[];
@@ -150,27 +155,28 @@ BEGIN
             IF has_limit THEN
                 PERFORM FROM ({{limit_lock}}) AS waited;
             END IF;
+            -- Each bucket has its own time at which a claim read it from the very beginning: a claim reads as many buckets
+            -- as it takes to fill it. One that may begin anywhere begins where that is longest ago.
+            heads_known := NULL;
+            IF known.strategy <> 'fifo' AND cardinality(buckets) <= 64 THEN
+                heads_known := sqlqueue_v1._heads(claim.queue, NULL);
+            END IF;
+            sweeps := heads_known -> 'swept';
+            old := ARRAY(
+                SELECT b.no
+                FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                CROSS JOIN LATERAL (
+                    SELECT CAST(sweeps ->> CAST(b.no AS text) AS float8) AS swept
+                ) AS head
+                WHERE COALESCE(head.swept < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true)
+                ORDER BY head.swept NULLS FIRST, b.place
+            );
+            swept := cardinality(old) = cardinality(buckets);
+            IF claim.buckets IS NULL AND cardinality(old) > 0 THEN
+                wanted := array_position(buckets, old[1]);
+                buckets := buckets[wanted:] || buckets[:wanted - 1];
+            END IF;
             IF NOT stepwise THEN
-                heads_known := NULL;
-                IF cardinality(buckets) <= 64 THEN
-                    heads_known := sqlqueue_v1._heads(claim.queue, NULL);
-                END IF;
-                -- Each bucket has its own time at which a claim read it from the very beginning: a claim reads as many
-                -- buckets as it takes to fill it. One that may begin anywhere begins where that is longest ago.
-                old := ARRAY(
-                    SELECT b.no
-                    FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
-                    CROSS JOIN LATERAL (
-                        SELECT CAST(heads_known -> 'swept' ->> CAST(b.no AS text) AS float8) AS swept
-                    ) AS head
-                    WHERE COALESCE(head.swept < EXTRACT(EPOCH FROM clock_timestamp()) - 5, true)
-                    ORDER BY head.swept NULLS FIRST, b.place
-                );
-                swept := cardinality(old) = cardinality(buckets);
-                IF claim.buckets IS NULL AND cardinality(old) > 0 THEN
-                    wanted := array_position(buckets, old[1]);
-                    buckets := buckets[wanted:] || buckets[:wanted - 1];
-                END IF;
                 LOOP
                     suspects := cardinality(chosen) = 0;
                     hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
@@ -237,45 +243,59 @@ BEGIN
                 doubtful := '{}';
                 hints := '{}';
                 clock := clock_timestamp();
+                asked := buckets;
+                asked_at := clock;
+                found_buckets := '{}';
+                filled := false;
                 IF filtered THEN
                     fitting := wanted;
-                    after_bucket := NULL;
-                    after_priority := NULL;
-                    after_at := NULL;
-                    after_id := NULL;
-                    buckets := ARRAY(SELECT b.no FROM unnest(buckets) AS b (no) ORDER BY b.no);
+                    -- Each of them once: a page begins at the bucket in which the one before it ended.
+                    buckets := ARRAY(
+                        SELECT b.no
+                        FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
+                        GROUP BY b.no
+                        ORDER BY min(b.place)
+                    );
+                    after_priorities := '{}';
+                    after_ats := '{}';
+                    after_ids := '{}';
                     LOOP
                         "limit" := fitting;
                         {{scan_fitting}}
-                        INTO ids, scanned, next_bucket, next_priority, next_at, next_id;
+                        INTO ids, last_bucket, next_bucket, next_priority, next_at, next_id;
                         "limit" := wanted;
                         FOR job IN {{pick_ids}} LOOP
                             chosen := chosen || job.id;
                             places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
                             lines := lines || job.ordering_key;
                             doubtful := doubtful || job.suspect;
+                            found_buckets := found_buckets || job.bucket;
                         END LOOP;
                         EXIT WHEN cardinality(chosen) > 0;
                         IF cardinality(ids) >= fitting THEN
                             -- Others have locked all that was found so far, and there may be more behind it.
                             fitting := fitting * 4;
                         ELSE
-                            EXIT WHEN scanned < scan;
+                            EXIT WHEN next_bucket IS NULL;
                             fitting := wanted;
-                            after_bucket := next_bucket;
-                            after_priority := next_priority;
-                            after_at := next_at;
-                            after_id := next_id;
+                            buckets := buckets[array_position(buckets, next_bucket):];
+                            after_priorities := ARRAY[next_priority];
+                            after_ats := ARRAY[next_at];
+                            after_ids := ARRAY[next_id];
                         END IF;
                     END LOOP;
+                    filled := cardinality(ids) >= fitting OR next_bucket IS NOT NULL;
                 ELSE
                     "limit" := CASE WHEN keyed THEN GREATEST(wanted, 500) ELSE wanted END;
+                    -- A session that remembers nothing would take the oldest, as all others that do not.
+                    from_head := CASE WHEN sweeps <> '{}' THEN old ELSE '{}' END;
                     IF known.strategy = 'fanout' THEN
                         FOR job IN {{pick_fanout}} LOOP
                             chosen := chosen || job.id;
                             places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
                             lines := lines || job.ordering_key;
                             doubtful := doubtful || job.suspect;
+                            found_buckets := found_buckets || job.bucket;
                         END LOOP;
                     ELSIF known.strategy = 'fifo' THEN
                         per_bucket := "limit";
@@ -299,9 +319,12 @@ BEGIN
                             places := places || CASE WHEN job.ordering_key IS NOT NULL THEN job.order_no END;
                             lines := lines || job.ordering_key;
                             doubtful := doubtful || job.suspect;
+                            found_buckets := found_buckets || job.bucket;
                         END LOOP;
                     END IF;
+                    filled := cardinality(chosen) >= "limit";
                 END IF;
+                found_ids := chosen;
                 parked := '{}';
                 IF keyed AND EXISTS (SELECT FROM unnest(places) AS p (no) WHERE p.no IS NOT NULL) THEN
                     keys := ARRAY(
@@ -355,6 +378,22 @@ BEGIN
                 );
                 ids := chosen[1 : wanted];
                 alone := cardinality(ids) = 1;
+                IF heads_known IS NOT NULL AND cardinality(old) > 0 AND NOT (again AND cardinality(ids) = 0) THEN
+                    -- Of what is left to the next claims it is not known what is older in its buckets.
+                    furthest := cardinality(asked);
+                    IF filled OR cardinality(ids) < cardinality(chosen) THEN
+                        furthest := (
+                            SELECT max(array_position(asked, f.no))
+                            FROM unnest(found_ids, found_buckets) AS f (id, no)
+                            LEFT JOIN unnest(ids) AS i (id) ON i.id = f.id
+                            WHERE i.id IS NOT NULL OR cardinality(ids) = cardinality(chosen)
+                        );
+                    END IF;
+                    heads_known := sqlqueue_v1._heads(
+                        claim.queue, asked_at,
+                        ARRAY(SELECT o.no FROM unnest(old) AS o (no) WHERE o.no = ANY (asked[:furthest]))
+                    );
+                END IF;
                 IF cardinality(ids) > 0 THEN
                     clock := clock_timestamp();
                     starts := 0;
