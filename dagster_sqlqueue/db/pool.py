@@ -19,7 +19,7 @@ from dagster_sqlqueue.db import driver_errors, odd_values, session_settings, sta
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schema
 from dagster_sqlqueue.db.session_settings import Pooler
-from dagster_sqlqueue.db.urls import parse_url, pooler_of
+from dagster_sqlqueue.db.urls import driver_options, parse_url, pooler_of
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _IDLE_SINCE = "idle_since"
+_KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _TRUSTED_SECONDS = 0.5
 """Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
 
@@ -80,6 +81,7 @@ class Pool:
         schema: schema of the queue's tables.
         pooler: the pooler given by argument or URL; None if none was given.
         shared: whether a pooler lends sessions for one transaction at a time, as given or detected.
+        connections: the pool.
         errors: translates the driver's errors.
     """
 
@@ -113,13 +115,19 @@ class Pool:
             "statement_timeout": statement_timeout,
         }
         self.errors = ErrorTranslation(self.where, schema, self._url.username or "", pool_size)
-        self.engine = _engine(
-            self._url,
-            size=pool_size,
-            connect_timeout=connect_timeout,
+        self._options = {**driver_options(self._url), "connect_timeout": connect_timeout, **_KEEPALIVES}
+        if not self.shared:
             # A pooler would leave the name in the session, where it would apply to clients that set none.
-            application_name=None if self.shared else application_name[:63],
-            on_connect=self._prepare_connection,
+            self._options["application_name"] = application_name[:63]
+        connect: Any = self._connect
+        self.connections = sa.QueuePool(
+            connect,
+            pool_size=pool_size,
+            max_overflow=0,
+            # The session used last has its statements and caches at hand; in turns, each of them would be kept warm.
+            use_lifo=True,
+            timeout=connect_timeout,
+            reset_on_return=None,
         )
 
     def __repr__(self) -> str:
@@ -139,8 +147,9 @@ class Pool:
         return self._url.update_query_dict(said).render_as_string(hide_password=False)
 
     def close(self) -> None:
-        """Close the pool's connections."""
-        self.engine.dispose()
+        """Close the pool's connections: idle ones now, those in use when they are given back. It can be used again."""
+        self.connections.dispose()
+        self.connections = self.connections.recreate()
 
     def run(self, name: str, parameters: "Parameters") -> "Sequence[Row]":
         """Run one statement in autocommit; retry it after a serialization failure or deadlock.
@@ -234,7 +243,7 @@ class Pool:
     def _pooled(self) -> "tuple[sa.PoolProxiedConnection, psycopg.Connection[Any]]":
         """Take a connection of the pool. One that was idle is tested first, and replaced if it was lost."""
         while True:
-            pooled = self.engine.raw_connection()
+            pooled = self.connections.connect()
             driver, now = pooled.driver_connection, time.monotonic()
             assert isinstance(driver, psycopg.Connection)
             if now - pooled.info.get(_IDLE_SINCE, now) < _TRUSTED_SECONDS:
@@ -256,7 +265,16 @@ class Pool:
                 raise
             raise meant from None
 
-    def _prepare_connection(self, driver: "psycopg.Connection[Any]", _record: object) -> None:
+    def _connect(self) -> "psycopg.Connection[Any]":
+        driver = psycopg.connect(**self._options, autocommit=True)
+        try:
+            self._prepare(driver)
+        except BaseException:
+            driver.close()
+            raise
+        return driver
+
+    def _prepare(self, driver: "psycopg.Connection[Any]") -> None:
         if self.pooler is None and session_settings.is_shared(driver):
             self.shared = True
         if self.shared:
@@ -266,8 +284,6 @@ class Pool:
         else:
             driver.execute(self._settings.of_session)
         uuid_arrays.register(driver)
-        if not driver.autocommit:
-            driver.commit()
 
 
 def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: "Parameters") -> "Sequence[Row]":
@@ -310,43 +326,3 @@ def rows_of(cursor: "psycopg.Cursor[Row]") -> "Sequence[Row]":
         return cursor.fetchall()
     except odd_values.UNREADABLE:
         return odd_values.rows(cursor, cursor.pgresult)
-
-
-def _engine(
-    url: sa.URL,
-    *,
-    size: int,
-    connect_timeout: int,
-    application_name: str | None,
-    on_connect: "Callable[[psycopg.Connection[Any], object], None]",
-) -> sa.Engine:
-    """Create a pool whose connections are in autocommit, and whose errors quote no parameters; it connects on first use.
-
-    Args:
-        url: URL of the database.
-        size: maximum number of open connections.
-        connect_timeout: seconds to wait for the server, or for a free connection of the pool.
-        application_name: name shown in `pg_stat_activity`; None for the server's setting.
-        on_connect: called with each new driver connection.
-    """
-    named = {} if application_name is None else {"application_name": application_name}
-    engine = sa.create_engine(
-        url,
-        pool_size=size,
-        max_overflow=0,
-        # The session used last has its statements and caches at hand; in turns, each of them would be kept warm.
-        pool_use_lifo=True,
-        pool_timeout=connect_timeout,
-        hide_parameters=True,
-        isolation_level="AUTOCOMMIT",
-        pool_reset_on_return=None,
-        connect_args={
-            "connect_timeout": connect_timeout,
-            **named,
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-        },
-    )
-    sa.event.listen(engine, "connect", on_connect)
-    return engine

@@ -15,6 +15,7 @@ from uuid import uuid4
 import dagster as dg
 import sqlalchemy as sa
 
+from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
@@ -95,9 +96,9 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[Q
                 queue.create_queue(spec)
             yield QueueForTest(queue, resource)
         finally:
-            with queue.database.engine.connect() as connection:
+            with queue.database.connection() as connection:
                 for schema in (queue.database.schema, pinned_schema(queue.database.schema)):
-                    connection.execute(sa.schema.DropSchema(schema, cascade=True, if_exists=True))
+                    connection.execute(f"DROP SCHEMA IF EXISTS {quote_schema(schema)} CASCADE".encode())
 
 
 def drain_in_process(

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.cli import commands
 from dagster_sqlqueue.cli.catalog import ENTRIES, Entry
 from tests.cli.support import COMMANDS, PROJECT, Cli
 from tests.gate.patience import PATIENCE
+from tests.support import Work
 
 _HEAVY = {"sqlalchemy", "psycopg", "dagster", "pyspark", "prometheus_client"}
 
@@ -21,7 +22,8 @@ sys.argv = ["sqlqueue", *sys.argv[1:]]
 try:
     main()
 except SystemExit as end:
-    assert not end.code, end.code
+    # The doctor may find the tests' server wanting.
+    assert not end.code or sys.argv[1] == "doctor", end.code
 sys.stderr.write(" ".join(sys.modules))
 """
 
@@ -74,9 +76,31 @@ def test_the_help_of_a_command_needs_no_driver() -> None:
     assert not _imported("list", "--help") & _HEAVY
 
 
-def test_a_command_imports_what_it_needs(cli: Cli, queue: SqlQueue) -> None:
-    needless = {*_HEAVY, "sqlalchemy.orm", "dagster_sqlqueue.consumer.consumer", "dagster_sqlqueue.worker.worker"}
-    assert not _imported("stats", **cli.environment) & (needless - {"sqlalchemy", "psycopg"})
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stats"],
+        ["queues"],
+        ["list", "work"],
+        ["doctor"],
+        ["enqueue", "work", '{"n": 1}'],
+        ["retry", "work", "--all"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_command_imports_what_it_needs(
+    cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], arguments: list[str]
+) -> None:
+    """Of SQLAlchemy neither its mapper nor its dialects, which import those of all drivers."""
+    queue.create_queue(spec)
+    needless = {
+        *(_HEAVY - {"sqlalchemy", "psycopg"}),
+        "sqlalchemy.orm",
+        "sqlalchemy.dialects.postgresql",
+        "dagster_sqlqueue.consumer.consumer",
+        "dagster_sqlqueue.worker.worker",
+    }
+    assert not _imported(*arguments, **cli.environment) & needless
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])

@@ -220,7 +220,7 @@ class Deployment:
         self.server.stop("immediate")
         self.server.start()
         # What is enqueued next is not to meet a connection of before.
-        self.queue.database.engine.dispose()
+        self.queue.database.close()
         self._disturbed(point, began)
 
     def drained(self) -> None:

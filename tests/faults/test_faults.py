@@ -26,7 +26,7 @@ def test_a_drain_survives_that_its_connections_are_cut(fleet: Fleet) -> None:
             fleet.enqueue(jobs // 3)
         total += until(lambda: value(fleet.queue, cut, f"%{fleet.queue.database.schema}%"), "a connection to cut")
         # This process may have had a second connection in its pool, which was cut as well.
-        fleet.queue.database.engine.dispose()
+        fleet.queue.database.close()
     fleet.forget_leases()
     fleet.drained()
     fleet.dismiss(histories)

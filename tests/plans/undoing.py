@@ -44,7 +44,7 @@ def undone(queue: SqlQueue, plans: str = "auto") -> "Iterator[psycopg.Connection
         plans: the mode of the server's cache of plans.
     """
     # A new connection has no plans, and knows nothing of the catalogue, whichever tests ran before.
-    queue.database.engine.dispose()
+    queue.database.close()
     with queue.database.connection() as connection, connection.transaction(force_rollback=True):
         connection.execute(f"SET LOCAL plan_cache_mode = {plans}".encode())
         yield connection

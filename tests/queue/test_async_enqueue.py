@@ -8,6 +8,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, SchemaMissing, UnknownQueue
@@ -100,7 +101,7 @@ def test_the_wrong_kind_of_connection_is_named(queue: SqlQueue, spec: QueueSpec[
             queue.enqueue(spec, {"n": 1}, connection=theirs)
         with pytest.raises(InvalidInput, match="await aenqueue"):
             queue.enqueue_many(spec, [], connection=theirs)
-        blocking: Any = queue.database.engine
+        blocking: Any = sa.create_engine(url)
         with pytest.raises(InvalidInput, match=r"connection is a Engine; give a psycopg\.AsyncConnection"):
             await queue.aenqueue(spec, {"n": 1}, connection=blocking)
         with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue migrate"):

@@ -112,7 +112,7 @@ def test_jobs_that_somebody_else_is_at_are_waited_for_a_little(
 ) -> None:
     first, second = put(queue, PLAIN, 2)
     lock = f"SELECT FROM {queue.database.schema}.job WHERE id = %s FOR UPDATE"
-    with caller(queue.database.engine.url.render_as_string(False).replace("+psycopg", "")) as other:
+    with caller(queue.database.url.replace("+psycopg", "")) as other:
         other.execute(lock.encode(), [first])
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(queue.cancel, "work", ALL)

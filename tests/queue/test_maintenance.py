@@ -260,7 +260,7 @@ def test_one_process_maintains_at_a_time(queue: SqlQueue, today: date) -> None:
 
 
 def test_a_run_that_was_killed_keeps_the_next_one_for_five_minutes_at_the_most(queue: SqlQueue) -> None:
-    with psycopg.connect(queue.database.engine.url.set(drivername="postgresql").render_as_string(False)) as killed:
+    with psycopg.connect(queue.database.url.replace("+psycopg", "")) as killed:
         killed.autocommit = True
         run = begin(killed, queue.database, forced=True)
         assert run is not None

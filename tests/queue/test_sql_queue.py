@@ -53,7 +53,7 @@ def test_what_it_is_given_goes_to_the_database(url: str) -> None:
     with SqlQueue(
         url, schema="mine", pool_size=3, application_name="shop", connect_timeout=70, statement_timeout=1.5
     ) as queue:
-        assert (queue.database.schema, queue.database.engine.pool.size()) == ("mine", 3)  # type: ignore[attr-defined]
+        assert (queue.database.schema, queue.database.connections.size()) == ("mine", 3)
         with queue.database.connection() as connection:
             shown = [
                 connection.execute(f"SHOW {name}".encode()).fetchone()

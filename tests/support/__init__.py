@@ -149,7 +149,7 @@ def numbers(jobs: Sequence[ClaimedJob]) -> list[int]:
 def narrow_queue(url: str, schema: str) -> Iterator[SqlQueue]:
     """Queues with one connection, for which nobody waits while it is in use."""
     with SqlQueue(url, schema=schema, pool_size=1) as queue:
-        queue.database.engine.pool._timeout = 0.05  # type: ignore[attr-defined]
+        queue.database.connections._timeout = 0.05
         yield queue
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
@@ -167,7 +168,7 @@ def test_awaited_the_wrong_kind_of_connection_is_named(topics: Topics, url: str)
         ):
             with pytest.raises(InvalidInput, match="await apublish or apublish_many"):
                 call()
-        blocking: Any = topics.database.engine
+        blocking: Any = sa.create_engine(topics.database.url)
         with pytest.raises(InvalidInput, match=r"connection is a Engine; give a psycopg\.AsyncConnection"):
             await topics.apublish("orders", {}, connection=blocking)
         with SqlQueue(url, schema="nowhere") as nowhere, pytest.raises(SchemaMissing, match="sqlqueue migrate"):
