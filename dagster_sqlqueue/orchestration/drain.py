@@ -19,6 +19,7 @@ from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.create_job import create_job_name
+from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.queue_page import current_page_metadata, now_link
@@ -62,7 +63,7 @@ PACES = {
 
 
 class DrainConfig(dg.Config):
-    """The config of a drain run; the sensor fills it in, or a user in the launchpad."""
+    """What a run processes, and for how long. Without any of it, a run processes the whole queue."""
 
     buckets: list[int] = Field(default=[], description="The buckets to work off; empty: all.")
     tags: list[str] = Field(default=[], description="Claim only jobs that have all of these tags.")
@@ -78,12 +79,12 @@ class DrainConfig(dg.Config):
     hand_over_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="Release the slot that long before the run's time is up, at most half of it, so that a successor starts"
-        " by then; unset: by the consumer's mode.",
+        description="How long before the end of its time the run lets a successor start, at most half of it; unset: by the"
+        " consumer's mode.",
     )
-    slot: int | None = Field(default=None, description="The consumer slot that the sensor reserved for this run.")
-    token: str | None = Field(default=None, description="The token that proves that this run holds the slot.")
-    sensor: str = Field(default="", description="The sensor that reserved the slot.")
+    slot: int | None = Field(default=None, description="Set by the sensor: the slot that it reserved for the run.")
+    token: str | None = Field(default=None, description="Set by the sensor: the token of that slot.")
+    sensor: str | None = Field(default=None, description="Set by the sensor: its name.")
 
     def pace(self, mode: DrainMode) -> Pace:
         """The durations of the config, and the mode's for those that it leaves out."""
@@ -97,7 +98,7 @@ class DrainConfig(dg.Config):
         """The slot that the sensor reserved for the run; None: there is none."""
         if self.slot is None or self.token is None:
             return None
-        return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor)
+        return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor or "")
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def build_drain_op(
 
     @dg.op(
         name=name,
-        description=handler.__doc__ or f"Works off the queue {spec.name!r}.",
+        description=description_of(handler) or f"Works off the queue {spec.name!r}.",
         out=dg.Out(dg.Nothing, description="Stores nothing; the run's counts are its metadata."),
         tags={"kind": "sqlqueue"},
         required_resource_keys={resource_key, *shape.resources},

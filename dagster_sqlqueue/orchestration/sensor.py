@@ -131,7 +131,7 @@ def build_sqlqueue_sensor(
         jobs=None if observe_job is None else [consumer.job, observe_job],
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=f"Reads the bucket heads of the queue {queue_name!r} and requests drain runs for those with work.",
+        description=f"Requests runs of {consumer.job.name} for due jobs of the queue {queue_name!r}; reports on its asset.",
     )
     @under_key(consumer.resource_key)
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
