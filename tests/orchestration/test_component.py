@@ -176,6 +176,7 @@ def test_a_component_is_added_to_a_file_that_has_one(project: Loader) -> None:
     asked = '{"queue": "letters"}'
     scaffold_object(file, "dagster_sqlqueue.SqlQueueComponent", asked, "yaml", project.defs.parents[2], append=True)
     assert (project.defs / "reminders" / "handler.py").read_text() == before
+    assert "off until you switch them on, under Automation" in file.read_text()
     with project.loaded() as defs:
         dg.Definitions.validate_loadable(defs)
         keys = {spec.key: spec.metadata["sqlqueue/payload"] for spec in defs.resolve_all_asset_specs()}
