@@ -15,6 +15,7 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
+from dagster_sqlqueue.orchestration.failed_runs import last_failure
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
 from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
@@ -102,7 +103,8 @@ def build_sqlqueue_sensor(
         # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
         requests = [tick.request(slot, state.heads) for slot in reserved]
-        status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
+        failure = last_failure(context.instance, consumer.job.name, sensor_name, state)
+        status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory), failure)
         # Of the cursor a page may show twenty characters, beside the sensor's name.
         memory.status = status.removeprefix(f"{queue_name}: ")
         context.log.info("%s", status)
