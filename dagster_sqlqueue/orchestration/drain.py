@@ -195,6 +195,7 @@ def build_drain_op(
                 config.slot,
             )
         asked = slots.asked(queue, spec.name)
+        claims = _Claims(queue, spec.name, config.buckets or None)
         consumer = Consumer(
             queue,
             spec,
@@ -211,7 +212,7 @@ def build_drain_op(
             worker=run_worker(context.run_id),
             # A run that loses its slot goes on, and shares its buckets.
             beat=slot.keep,
-            on_claim=_Served(queue, spec.name, config.buckets or None),
+            on_claim=claims,
             # Sensors create queues, if they are set to.
             create=False,
             warn=lambda line: context.log.warning(
@@ -241,7 +242,12 @@ def build_drain_op(
             context.log_event(
                 dg.AssetMaterialization(
                     asset_key,
-                    metadata=current_page_metadata(queue, spec.name, links_in_run(context, spec.name))
+                    metadata=current_page_metadata(
+                        queue,
+                        spec.name,
+                        links_in_run(context, spec.name),
+                        leased=0 if transactional else claims.most,
+                    )
                     | now_link(asset_key),
                 )
             )
@@ -310,9 +316,12 @@ class _RunSlot:
                     slots.release(self._queue, slot)
 
 
-class _Served:
+class _Claims:
     """Records, with the run's first claim, that it serves all of its buckets: one that it has not reached when it is killed
     must not become a suspect.
+
+    Attributes:
+        most: the most jobs of a claim.
     """
 
     def __init__(self, queue: SqlQueue, name: str, buckets: Sequence[int] | None) -> None:
@@ -320,8 +329,10 @@ class _Served:
         self._name = name
         self._buckets = buckets
         self._noted = False
+        self.most = 0
 
     def __call__(self, jobs: Sequence[ClaimedJob]) -> None:
+        self.most = max(self.most, len(jobs))
         if jobs and not self._noted:
             self._noted = True
             # If this fails, the run records it at its end.
