@@ -52,5 +52,6 @@ def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
         return " before its op had begun, or without an error; see its page"
     if error.cls_name not in _LIBRARY:
         return f" with {error.cls_name}; see its page"
-    message = " ".join(error.message.partition(": ")[2].split())
+    # Its first sentence: what is wrong, and what to do.
+    message = " ".join(error.message.partition(": ")[2].split()).partition(". ")[0]
     return f": {message if len(message) <= _LONGEST else message[: _LONGEST - 1] + '…'}"

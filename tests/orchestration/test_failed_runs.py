@@ -12,7 +12,10 @@ from tests.orchestration.support import Deployment, configs, expire
 from tests.support import Work
 
 SECRET = "the password is geheim"
-_NEVER_RUN = "the handler returned a coroutine, which is to be awaited, and nothing awaits it"
+_NEVER_RUN = (
+    "the handler returned a coroutine, which is to be awaited, and nothing awaits it: make the handler async def, or let it"
+    " return an outcome; "
+)
 
 
 async def push(job: Job[Work]) -> None: ...
