@@ -102,7 +102,7 @@ def page_metadata(
     counted = state.depth if stats is None else stats
     found: dict[str, Any] = {
         "ready": counted.ready,
-        "leased": max(counted.running, leased),
+        "most_leased": max(counted.running, leased),
         "scheduled": counted.scheduled,
         "oldest_ready_seconds": round(oldest_ready_seconds(state.heads), 1),
     }

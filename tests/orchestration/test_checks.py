@@ -144,7 +144,7 @@ def test_a_queue_that_is_stuck_says_so_once_a_minute_with_the_age_of_the_oldest(
     queue.claim("work", limit=10, worker="w")
     cursor = deployment.tick(sensor, cursor=forget(cursor)).cursor
     assert [
-        seen.metadata["leased"].value for seen in observations(deployment.tick(sensor, cursor=ago(cursor, 55)))
+        seen.metadata["most_leased"].value for seen in observations(deployment.tick(sensor, cursor=ago(cursor, 55)))
     ] == [10]
 
 
@@ -196,17 +196,17 @@ def test_leases_between_two_reports_are_plotted(
     queue.complete(taken)
     second = deployment.tick(sensor, cursor=ago(between.cursor, 55))
     (event,) = [event for event in second.asset_events if not isinstance(event, dg.AssetCheckEvaluation)]
-    assert event.metadata["leased"].value == 7
+    assert event.metadata["most_leased"].value == 7
     assert "leased" not in event.metadata["summary"].value
     after = deployment.tick(sensor, cursor=ago(second.cursor, 55))
     (event,) = [event for event in after.asset_events if not isinstance(event, dg.AssetCheckEvaluation)]
-    assert event.metadata["leased"].value == 0
+    assert event.metadata["most_leased"].value == 0
     # A run reports when it has ended everything.
     assert deployment.drain(consumer, batch_size=2).success
     latest = deployment.instance.get_latest_materialization_event(queue_asset_key("work"))
     assert latest is not None
     assert latest.asset_materialization is not None
-    assert latest.asset_materialization.metadata["leased"].value == 2
+    assert latest.asset_materialization.metadata["most_leased"].value == 2
 
 
 def test_progress_of_live_runs_is_a_materialisation(
