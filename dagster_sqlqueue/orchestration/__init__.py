@@ -50,7 +50,8 @@ from dagster_sqlqueue.orchestration.ops import (
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
 from dagster_sqlqueue.orchestration.run_claims import build_give_back_hook, give_back_on_failure
 from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
-from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
+from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
+from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
 from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test
 
 __all__ = [

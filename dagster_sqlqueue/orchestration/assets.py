@@ -151,7 +151,7 @@ def asset_key_of(
 
 def describe(spec: QueueSpec[Any]) -> str:
     """Describe a queue and its settings in Markdown, for its asset's page."""
-    lines = [f"The job queue `{spec.name}`; drain runs that its sensor starts work it off."]
+    lines = [f"The job queue `{spec.name}`. Its sensor starts runs that process the jobs."]
     about = inspect.cleandoc(spec.payload.__dict__.get("__doc__") or "").partition("\n\n")[0]
     lines.append(f"A job's payload is a `{spec.payload.__name__}`{': ' + about if about else '.'}")
     lines.append(markdown.table(("setting", ""), _rows(spec)))

@@ -10,6 +10,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.orchestration.assets import QueueAssetData
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
+from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
 
 _BACKOFF = Backoff()
 _LIMITS = CheckThresholds()
@@ -98,4 +99,94 @@ class FreshnessAttributes(dg.Model, dg.Resolvable):
         raise InvalidInput(
             f"freshness ({self.model_dump(exclude_none=True)}) is not usable: give fail_seconds, and warn_seconds if you"
             " like; or deadline_cron and lower_bound_seconds"
+        )
+
+
+class SensorAttributes(dg.Model, dg.Resolvable):
+    """The attributes of a queue's sensor, and of the runs that it requests."""
+
+    max_runs: Annotated[int, said("The most drain runs of the queue at a time.")] = 4
+    run_seconds: Annotated[
+        float,
+        said(
+            "The sensor requests one run for a backlog that a run works off in that time, at the rate of the latest runs,"
+            " two for twice as much, and so on."
+        ),
+    ] = 30.0
+    jobs_per_run: Annotated[
+        int | None, said("The jobs for one run, instead of run_seconds. Unset: by the measured rate.", 1000)
+    ] = None
+    share: Annotated[
+        bool,
+        said(
+            "Whether further runs share the buckets of live ones, where these do not keep up; false: no bucket has two runs"
+            " at a time.",
+            False,
+        ),
+    ] = True
+    region: Annotated[
+        str | None, said("Request runs for the buckets of this region only. Unset: for all buckets.", "eu")
+    ] = None
+    job_tags: Annotated[
+        list[str] | None,
+        said("Process only jobs that have all of these tags: the sensor requests no run for others.", ["urgent"]),
+    ] = None
+    batch_size: Annotated[
+        int | None, said("The jobs for each claim, 1 to 10,000. Unset: by the handler's measured time.", 100)
+    ] = None
+    budget_seconds: Annotated[
+        float | None, said("For how long a run claims new jobs. Unset: 300; standing 1800.", 300)
+    ] = None
+    linger_seconds: Annotated[
+        float | None,
+        said(
+            "How long a run waits for further jobs when none is due. Unset: batch 0, linger 60, standing 1800.",
+            60,
+        ),
+    ] = None
+    hand_over_seconds: Annotated[
+        float | None,
+        said("How long before the end of its time a run lets its successor start. Unset: 0; standing 30.", 30),
+    ] = None
+    start_seconds: Annotated[
+        float | None,
+        said(
+            "How long a run may take from its process to its first claim before another run gets its buckets. Unset: the"
+            " lease, at least 30.",
+            60,
+        ),
+    ] = None
+    starting_seconds: Annotated[
+        float | None,
+        said(
+            "How long Dagster may take to start a run before another run gets its buckets; the time in Dagster's run queue"
+            " does not count. Unset: 600, or start_timeout_seconds of Dagster's run monitoring, if that is longer.",
+            900,
+        ),
+    ] = None
+    minimum_interval_seconds: Annotated[int, said("The shortest time between two ticks of the sensor.")] = 1
+    default_status: Annotated[
+        dg.DefaultSensorStatus,
+        said("Whether the sensor runs as soon as the code location is loaded: RUNNING or STOPPED.", "RUNNING"),
+    ] = dg.DefaultSensorStatus.STOPPED
+
+    def sensor_settings(self) -> SensorSettings:
+        """Build the settings of the sensor.
+
+        Raises:
+            InvalidInput: a value is out of range; the message names it.
+        """
+        return SensorSettings(
+            max_runs=self.max_runs,
+            run_seconds=self.run_seconds,
+            jobs_per_run=self.jobs_per_run,
+            start_seconds=self.start_seconds,
+            starting_seconds=self.starting_seconds,
+            budget_seconds=self.budget_seconds,
+            linger_seconds=self.linger_seconds,
+            hand_over_seconds=self.hand_over_seconds,
+            batch_size=self.batch_size,
+            share=self.share,
+            region=self.region,
+            tags=self.job_tags or (),
         )

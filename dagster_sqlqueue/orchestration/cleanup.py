@@ -52,13 +52,15 @@ def build_cleanup_sensors(
         )
 
     def build(status: dg.DagsterRunStatus, ended: str) -> dg.SensorDefinition:
+        how = "failed" if status is dg.DagsterRunStatus.FAILURE else "was cancelled"
+
         @dg.run_status_sensor(
             run_status=status,
             name=f"{prefix}_{ended}_runs",
             monitored_jobs=definitions,
             minimum_interval_seconds=minimum_interval_seconds,
             default_status=default_status,
-            description=f"Releases the leases and the slot of a run that {ended}, at once.",
+            description=f"Releases the leases and the slot of a run that {how}, at once.",
         )
         @under_key(resource_key)
         def clean_up(context: dg.RunStatusSensorContext, sqlqueue: SqlQueueResource) -> None:
@@ -76,7 +78,7 @@ def build_cleanup_sensors(
             # No SkipReason: a tick handles several runs, and Dagster refuses one that skips some and acts on others.
             released = ", ".join(f"{count} jobs of {name} given back" for name, count in given_back.items())
             context.log.info(
-                "run %s %s; %s%s", run.run_id, ended, released or "it held nothing", "; its slot is free" * freed
+                "run %s %s; %s%s", run.run_id, how, released or "it held nothing", "; its slot is free" * freed
             )
 
         return clean_up

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.orchestration.descriptions import summary_of
 
 
 class CodeOnlyResource(dg.ConfigurableResource[Any]):
@@ -14,11 +15,20 @@ class CodeOnlyResource(dg.ConfigurableResource[Any]):
 
     Dagster resolves an `EnvVar` in such a field when a run or a tick begins; outside of them it stays an `EnvVar`.
 
+    Its description in the UI is the first paragraph of the class's docstring.
+
     Attributes:
         code_only: the names of these fields.
     """
 
     code_only: ClassVar[frozenset[str]] = frozenset()
+
+    def get_resource_definition(self) -> Any:
+        """The resource as Dagster's pages show it."""
+        # Dagster caches it, and has no parameter for the description, which would be the whole docstring.
+        made: Any = super().get_resource_definition()
+        made._description = summary_of(type(self))
+        return made
 
     @property
     def _config_schema(self) -> Any:
@@ -27,8 +37,10 @@ class CodeOnlyResource(dg.ConfigurableResource[Any]):
         whole = schema.as_field()
         fields = {name: field for name, field in whole.config_type.fields.items() if name not in self.code_only}
         default = {name: value for name, value in whole.default_value.items() if name not in self.code_only}
-        shape = dg.Shape(fields, description=whole.config_type.description)  # type: ignore[no-untyped-call]
-        return type(schema)(dg.Field(shape, default_value=default, is_required=False, description=whole.description))
+        shape = dg.Shape(fields)  # type: ignore[no-untyped-call]
+        return type(schema)(
+            dg.Field(shape, default_value=default, is_required=False, description=summary_of(type(self)))
+        )
 
     def _convert_to_config_dictionary(self) -> Any:
         made = super()._convert_to_config_dictionary()

@@ -20,6 +20,7 @@ from dagster_sqlqueue.orchestration.attributes import (
     CheckAttributes,
     FreshnessAttributes,
     RateAttributes,
+    SensorAttributes,
     said,
 )
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
@@ -32,7 +33,7 @@ from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.references import resolve
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
-from dagster_sqlqueue.orchestration.sensor import SensorSettings, build_sqlqueue_sensor
+from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.worker.handlers import payload_of
 
@@ -40,7 +41,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dg.scaffold_with(SqlQueueScaffolder)
-class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
+class SqlQueueComponent(dg.Component, SensorAttributes):
     """A SQL job queue: an asset, a job that works it off, and a sensor that starts the job's runs.
 
     One handler, a function of one job, is all that it needs. Nothing connects before a run or a tick: the database's URL
@@ -147,22 +148,10 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
     maintain: Annotated[bool, said("Whether runs maintain the schema, beside their work, when that is due.", False)] = (
         True
     )
-    max_runs: Annotated[int, said("The most drain runs of the queue at a time.")] = 4
-    run_seconds: Annotated[
-        float,
-        said(
-            "The sensor requests one run for a backlog that a run works off in that time, at the rate of the latest runs,"
-            " two for twice as much, and so on."
-        ),
-    ] = 30.0
-    jobs_per_run: Annotated[
-        int | None, said("The jobs for one run, instead of run_seconds. Unset: by the measured rate.", 1000)
+    run_tags: Annotated[
+        dict[str, str] | None,
+        said("Tags in Dagster of each run that processes the queue, for example for a limit.", {"team": "payments"}),
     ] = None
-    minimum_interval_seconds: Annotated[int, said("The shortest time between two ticks of the sensor.")] = 1
-    default_status: Annotated[
-        dg.DefaultSensorStatus,
-        said("Whether the sensor runs as soon as the code location is loaded: RUNNING or STOPPED.", "RUNNING"),
-    ] = dg.DefaultSensorStatus.STOPPED
 
     launchpad: Annotated[
         list[str] | None,
@@ -230,6 +219,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
             lease_seconds=getattr(found, "lease_seconds", None) if self.lease_seconds is None else None,
             job_timeout_seconds=getattr(found, "job_timeout_seconds", None),
             maintain=self.maintain,
+            tags=self.run_tags,
             name=None if self.resource_key == RESOURCE_KEY else self._named(f"drain_{spec.name}"),
             resource_key=self.resource_key,
             asset_key=self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key,
@@ -253,9 +243,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         sensor = build_sqlqueue_sensor(
             consumer,
             name=self._named(f"{spec.name}_sensor"),
-            settings=SensorSettings(
-                max_runs=self.max_runs, run_seconds=self.run_seconds, jobs_per_run=self.jobs_per_run
-            ),
+            settings=self.sensor_settings(),
             thresholds=limits,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=self.default_status,
@@ -292,7 +280,7 @@ class SqlQueueComponent(dg.Component, dg.Model, dg.Resolvable):
         mode, batch = self.mode or consumer.mode, consumer.batch if self.batch is None else self.batch
         maintain = consumer.maintain and self.maintain
         given, own = (spec, mode, batch, maintain), (consumer.spec, consumer.mode, consumer.batch, consumer.maintain)
-        if given != own or self.transactional or self.concurrency is not None:
+        if given != own or self.transactional or self.run_tags or self.concurrency is not None:
             raise InvalidInput(
                 f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and the component has other settings"
                 " of queue or job; set them in queue_consumer, or name a plain function as the handler"

@@ -19,6 +19,7 @@ from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.create_job import create_job_name
+from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.queue_page import current_page_metadata, now_link
@@ -29,6 +30,8 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
 
+MOST_IN_BATCH = 10_000
+"""The most jobs of a claim."""
 _PROGRESS_SECONDS = 10.0
 """A log line is an event, and each event a commit in Dagster's storage."""
 
@@ -62,12 +65,12 @@ PACES = {
 
 
 class DrainConfig(dg.Config):
-    """The config of a drain run; the sensor fills it in, or a user in the launchpad."""
+    """What a run processes, and for how long. Without any of it, a run processes the whole queue."""
 
     buckets: list[int] = Field(default=[], description="The buckets to work off; empty: all.")
     tags: list[str] = Field(default=[], description="Claim only jobs that have all of these tags.")
     batch_size: int | None = Field(
-        default=None, ge=1, le=10_000, description="Jobs for each claim; unset: by the handler's measured time."
+        default=None, ge=1, le=MOST_IN_BATCH, description="Jobs for each claim; unset: by the handler's measured time."
     )
     budget_seconds: float | None = Field(
         default=None, gt=0, description="Claim no new batch after that time; unset: by the consumer's mode."
@@ -78,12 +81,12 @@ class DrainConfig(dg.Config):
     hand_over_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="Release the slot that long before the run's time is up, at most half of it, so that a successor starts"
-        " by then; unset: by the consumer's mode.",
+        description="How long before the end of its time the run lets a successor start, at most half of it; unset: by the"
+        " consumer's mode.",
     )
-    slot: int | None = Field(default=None, description="The consumer slot that the sensor reserved for this run.")
-    token: str | None = Field(default=None, description="The token that proves that this run holds the slot.")
-    sensor: str = Field(default="", description="The sensor that reserved the slot.")
+    slot: int | None = Field(default=None, description="Set by the sensor: the slot that it reserved for the run.")
+    token: str | None = Field(default=None, description="Set by the sensor: the token of that slot.")
+    sensor: str | None = Field(default=None, description="Set by the sensor: its name.")
 
     def pace(self, mode: DrainMode) -> Pace:
         """The durations of the config, and the mode's for those that it leaves out."""
@@ -97,7 +100,7 @@ class DrainConfig(dg.Config):
         """The slot that the sensor reserved for the run; None: there is none."""
         if self.slot is None or self.token is None:
             return None
-        return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor)
+        return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor or "")
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def build_drain_op(
 
     @dg.op(
         name=name,
-        description=handler.__doc__ or f"Works off the queue {spec.name!r}.",
+        description=description_of(handler) or f"Works off the queue {spec.name!r}.",
         out=dg.Out(dg.Nothing, description="Stores nothing; the run's counts are its metadata."),
         tags={"kind": "sqlqueue"},
         required_resource_keys={resource_key, *shape.resources},
@@ -192,6 +195,7 @@ def build_drain_op(
                 config.slot,
             )
         asked = slots.asked(queue, spec.name)
+        claims = _Claims(queue, spec.name, config.buckets or None)
         consumer = Consumer(
             queue,
             spec,
@@ -208,7 +212,7 @@ def build_drain_op(
             worker=run_worker(context.run_id),
             # A run that loses its slot goes on, and shares its buckets.
             beat=slot.keep,
-            on_claim=_Served(queue, spec.name, config.buckets or None),
+            on_claim=claims,
             # Sensors create queues, if they are set to.
             create=False,
             warn=lambda line: context.log.warning(
@@ -238,7 +242,12 @@ def build_drain_op(
             context.log_event(
                 dg.AssetMaterialization(
                     asset_key,
-                    metadata=current_page_metadata(queue, spec.name, links_in_run(context, spec.name))
+                    metadata=current_page_metadata(
+                        queue,
+                        spec.name,
+                        links_in_run(context, spec.name),
+                        leased=0 if transactional else claims.most,
+                    )
                     | now_link(asset_key),
                 )
             )
@@ -307,9 +316,12 @@ class _RunSlot:
                     slots.release(self._queue, slot)
 
 
-class _Served:
+class _Claims:
     """Records, with the run's first claim, that it serves all of its buckets: one that it has not reached when it is killed
     must not become a suspect.
+
+    Attributes:
+        most: the most jobs of a claim.
     """
 
     def __init__(self, queue: SqlQueue, name: str, buckets: Sequence[int] | None) -> None:
@@ -317,8 +329,10 @@ class _Served:
         self._name = name
         self._buckets = buckets
         self._noted = False
+        self.most = 0
 
     def __call__(self, jobs: Sequence[ClaimedJob]) -> None:
+        self.most = max(self.most, len(jobs))
         if jobs and not self._noted:
             self._noted = True
             # If this fails, the run records it at its end.

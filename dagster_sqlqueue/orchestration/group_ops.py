@@ -44,7 +44,7 @@ class EnqueuedGroup:
 
 
 class GroupConfig(dg.Config):
-    """The config of ops and assets that join an ended group; the sensor fills it in."""
+    """The group that has ended; the sensor fills it in."""
 
     group_id: str = Field(description="The group.")
     members: int = Field(description="How many jobs the group had.")

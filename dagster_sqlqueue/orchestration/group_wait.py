@@ -32,7 +32,7 @@ The run occupies its place in Dagster meanwhile, and other consumers have to wor
 
 
 class WaitConfig(dg.Config):
-    """The config of `wait_for_group`."""
+    """How long to wait, and for what."""
 
     timeout_seconds: float = Field(
         default=3600.0, gt=0, description="Fail the step if the group has not ended by then."

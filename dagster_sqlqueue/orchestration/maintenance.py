@@ -22,7 +22,7 @@ _LONGEST = timedelta(hours=6)
 
 
 class MaintenanceConfig(dg.Config):
-    """The config of a maintenance run."""
+    """Options of a maintenance run."""
 
     days_ahead: int = Field(
         default=DAYS_AHEAD,

@@ -25,6 +25,8 @@ _NAMED = 5
 
 
 class _Claim(dg.Config):
+    """How many jobs to claim, and for how long."""
+
     limit: int = Field(default=100, ge=1, le=10_000, description="The most jobs to claim.")
     lease_seconds: float | None = Field(
         default=None,
@@ -34,7 +36,7 @@ class _Claim(dg.Config):
 
 
 class ClaimConfig(_Claim):
-    """The config of `claim_jobs`."""
+    """The queue to claim jobs from, and how many."""
 
     queue: str = Field(description="The queue's name.")
 
@@ -49,6 +51,8 @@ class WriteConfig(dg.Config):
 
 
 class _Enqueue(dg.Config):
+    """What to do about duplicates."""
+
     on_conflict: str = Field(
         default="ignore",
         description="What to do with a job whose unique key a live job has: 'ignore' leaves it out, 'replace' gives its"
@@ -57,7 +61,7 @@ class _Enqueue(dg.Config):
 
 
 class EnqueueConfig(_Enqueue):
-    """The config of `enqueue_jobs`."""
+    """The queue to enqueue on, and what to do about duplicates."""
 
     queue: str = Field(description="The queue's name.")
 
@@ -86,6 +90,8 @@ def build_claim_op(
     most, lease = limit, lease_seconds
 
     class Config(_Claim):
+        """How many jobs to claim, and for how long."""
+
         limit: int = Field(default=most, ge=1, le=10_000, description="The most jobs to claim.")
         lease_seconds: float | None = Field(
             default=lease, description="How long the leases hold; they must cover the rest of the graph."
@@ -111,7 +117,7 @@ def build_claim_op(
 def claim_jobs(
     context: dg.OpExecutionContext, config: ClaimConfig, sqlqueue: SqlQueueResource
 ) -> dg.Output[list[LeasedJob[Any]]]:
-    """Claims due jobs of the queue that the config names. Their payloads are dicts; otherwise as `build_claim_op`."""
+    """Claims due jobs of the queue that the config names. Their payloads are dicts."""
     return _claim(context, sqlqueue.queue, config.queue, None, config)
 
 
@@ -126,7 +132,9 @@ def _complete_op(name: str, description: str | None = None, resource_key: str = 
     def complete_jobs(
         context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, jobs: list[Any]
     ) -> dg.Output[dict[str, int]]:
-        """Completes jobs, each under its fence: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`."""
+        """Completes claimed jobs: a list of `LeasedJob`s, or of pairs of one and its `Done(result)`. A write is refused if
+        the job's lease has passed on.
+        """
         return _complete(context, sqlqueue.queue, jobs, config)
 
     return complete_jobs
@@ -164,7 +172,7 @@ def _fail_op(
     def fail_jobs(
         context: dg.OpExecutionContext, config: WriteConfig, sqlqueue: SqlQueueResource, failures: list[Any]
     ) -> dg.Output[dict[str, int]]:
-        """Fails jobs, each under its fence: a list of pairs of a `LeasedJob` and its error or outcome.
+        """Fails claimed jobs: a list of pairs of a `LeasedJob` and its error or outcome.
 
         A text is an error, and the same as `Retry(error)`: another attempt after the queue's backoff, and after the last one
         the dead letter. `Reject(reason)` is the dead letter at once; `Snooze`, `Hold` and `Cancel` are as for handlers.
@@ -230,7 +238,8 @@ def build_enqueue_op(
 def enqueue_jobs(
     context: dg.OpExecutionContext, config: EnqueueConfig, sqlqueue: SqlQueueResource, jobs: Any
 ) -> dg.Output[dict[str, int]]:
-    """Enqueues dicts, models or `NewJob`s on the queue that the config names; otherwise as `build_enqueue_op`.
+    """Enqueues dicts, models or `NewJob`s on the queue that the config names: all of them or, if it fails, none; and once,
+    however often the step or the run is retried or re-executed.
 
     The model of the first is that of all; dicts only have to be JSON.
     """

@@ -21,6 +21,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stats import QueueStats
 
 _TABLE_ROWS = 32
+_NAMED_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +71,38 @@ def read_if_allowed(queue: SqlQueue, name: str) -> Read | None:
         return None
 
 
-def current_page_metadata(queue: SqlQueue, name: str, links: PageLinks) -> dict[str, Any]:
-    """The statistics that a run reports: the sensor's, so that they plot as one line."""
+def current_page_metadata(queue: SqlQueue, name: str, links: PageLinks, *, leased: int = 0) -> dict[str, Any]:
+    """The statistics that a run reports: the sensor's, so that they plot as one line.
+
+    Args:
+        queue: where the queue is.
+        name: the queue's.
+        links: of its page.
+        leased: the most jobs that the run has had under lease at a time.
+    """
     paused = queue.settings(name).paused_at is not None
     state = QueueState(name, paused, queue.peek_heads(name), queue.depth(name), Capacity(), {})
-    return page_metadata(read_if_allowed(queue, name), state, links)
+    return page_metadata(read_if_allowed(queue, name), state, links, leased=leased)
 
 
-def page_metadata(read: Read | None, state: QueueState, links: PageLinks = NO_LINKS) -> dict[str, Any]:
+def page_metadata(
+    read: Read | None, state: QueueState, links: PageLinks = NO_LINKS, *, leased: int = 0
+) -> dict[str, Any]:
     """Build the page's metadata: eight numbers, which plot, or four without those of ended jobs; tables of the queue, of its
     buckets with work, and of its latest dead letters; and links.
+
+    Args:
+        read: the statistics of ended jobs; None: the database's user may not read them.
+        state: the queue as a tick read it.
+        links: of the page.
+        leased: the most jobs that were seen under lease at a time since the last report. At the moment of a report there
+            are often none: it comes when the first job waits, and when the last one has ended.
     """
     stats = read.stats if read is not None else None
     counted = state.depth if stats is None else stats
     found: dict[str, Any] = {
         "ready": counted.ready,
-        "leased": counted.running,
+        "most_leased": max(counted.running, leased),
         "scheduled": counted.scheduled,
         "oldest_ready_seconds": round(oldest_ready_seconds(state.heads), 1),
     }
@@ -154,7 +171,10 @@ def _of_what_ended(stats: QueueStats) -> dict[str, str]:
 
 def bucket_table(state: QueueState) -> str:
     """List the buckets that have work, the longest wait first, in Markdown."""
-    slot_of = {bucket: number for number, buckets in state.covered.items() for bucket in buckets}
+    slots_of: dict[int, list[int]] = {}
+    for number, buckets in state.covered.items():
+        for bucket in buckets:
+            slots_of.setdefault(bucket, []).append(number)
     firsts: dict[int, Head] = {}
     for head in state.heads:
         if head.due_seconds >= 0:
@@ -166,12 +186,12 @@ def bucket_table(state: QueueState) -> str:
 
     def first(number: int) -> str:
         rows: list[tuple[object, ...]] = [
-            (head.bucket, f"{head.due_seconds:,.1f} s", head.priority, _run(state, slot_of, head.bucket))
+            (head.bucket, f"{head.due_seconds:,.0f} s", head.priority, _runs(state, slots_of, head.bucket))
             for head in oldest[:number]
         ]
         if len(oldest) > number:
             rows.append((f"and {len(oldest) - number} more", "", "", ""))
-        return markdown.table(("bucket", "oldest is due for", "priority", "run"), rows)
+        return markdown.table(("bucket", "due for", "priority", "run"), rows)
 
     return markdown.most_inline(min(len(oldest), _TABLE_ROWS), first)
 
@@ -188,9 +208,15 @@ def _time(seconds: float | None) -> str:
     return f"{1_000 * seconds:.0f} ms" if seconds is not None and seconds < 1 else display.duration(seconds)
 
 
-def _run(state: QueueState, slot_of: Mapping[int, int], bucket: int) -> str:
-    if bucket in slot_of:
-        return state.capacity.runs[slot_of[bucket]]
+def _runs(state: QueueState, slots_of: Mapping[int, Sequence[int]], bucket: int) -> str:
+    """The runs that have a bucket, as short as they can be told from each other: the column is narrow."""
+    if bucket in slots_of:
+        runs = [
+            state.capacity.runs[number].removeprefix("run ").removesuffix(" (at work)") for number in slots_of[bucket]
+        ]
+        return ", ".join(runs[:_NAMED_RUNS]) + (
+            f" and {len(runs) - _NAMED_RUNS} more" if len(runs) > _NAMED_RUNS else ""
+        )
     if bucket in state.asked and state.asked[bucket].starts > 1:
         return f"{state.asked[bucket].starts} were requested, none took a job"
     return "none"

@@ -29,6 +29,10 @@ def handle(job: Job[{model}]) -> Done:
     return Done({{"characters": len(job.payload.text)}})
 '''
 
+_SWITCH = """  # The sensors are off until you switch them on, under Automation in the UI. With this line they begin on:
+  # default_status: RUNNING
+"""
+
 _COMPONENT = """import dagster as dg
 
 from dagster_sqlqueue import SqlQueueComponent
@@ -36,6 +40,8 @@ from dagster_sqlqueue import SqlQueueComponent
 
 @dg.component_instance
 def load(context: dg.ComponentLoadContext) -> SqlQueueComponent:
+    # The sensors are off until you switch them on, under Automation in the UI. With this argument they begin on:
+    # default_status=dg.DefaultSensorStatus.RUNNING
     return SqlQueueComponent({arguments})
 """
 
@@ -77,7 +83,7 @@ class SqlQueueScaffolder(dg.Scaffolder[SqlQueueScaffoldParams]):
         dg.scaffold_component(request, attributes)
         written = request.target_path if request.append else directory / "defs.yaml"
         with written.open("a", encoding="utf-8") as file:
-            file.write(f"\nrequirements:\n  env:\n    - {URL_VARIABLE}\n")
+            file.write(f"{_SWITCH}\nrequirements:\n  env:\n    - {URL_VARIABLE}\n")
 
 
 def _handler_beside(directory: Path, queue: str) -> str:

@@ -15,6 +15,7 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
+from dagster_sqlqueue.orchestration.failed_runs import last_failure
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
 from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
@@ -22,6 +23,7 @@ from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_plan import Plan, drains, left_by_runs, standing
 from dagster_sqlqueue.orchestration.run_rate import MEASURED_SECONDS, RunRate, jobs_in, measured
 from dagster_sqlqueue.orchestration.sensor_cursor import Memory
+from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
 from dagster_sqlqueue.orchestration.slot_runs import TOKEN_TAG, capacity, instance_id
 from dagster_sqlqueue.orchestration.tick_events import report
 from dagster_sqlqueue.orchestration.tick_status import COUNTED, ranges, tick_status
@@ -35,55 +37,6 @@ _SHORTEST_START_SECONDS = 30.0
 _OTHER_RUNS_SECONDS = 60.0
 _RUN_UPDATE_SECONDS = 10.0
 """How long the record of a run may be behind its events, the difference of clocks included."""
-
-
-@dataclass(frozen=True, slots=True)
-class SensorSettings:
-    """Settings by which a sensor turns a backlog into runs.
-
-    Args:
-        max_runs: the most drain runs of the sensor at a time; of a standing consumer, the number of its standing runs.
-        run_seconds: the sensor requests one run for a backlog that a run works off in that time, two for twice as much,
-            and so on. It measures the rate of runs by the latest jobs that runs of the queue ended, live ones included.
-            Where nothing was measured yet it counts 5,000 jobs for a run, and never more than 10,000.
-        jobs_per_run: the jobs for one run instead; None: by the measured rate.
-        start_seconds: how long a run may take from its process to its op before another run gets its buckets; None: the
-            lease of the queue's jobs, at least 30 s.
-        starting_seconds: how long a run may be starting, by Dagster's record of it, before another run gets its buckets;
-            None: ten minutes, or `start_timeout_seconds` of Dagster's run monitoring, if that is on and longer. The time in
-            Dagster's own run queue does not count. A run that starts later still works.
-        budget_seconds, linger_seconds, hand_over_seconds: passed on to the runs, see `DrainConfig`; None: by the
-            consumer's mode.
-        batch_size: jobs for each claim; None: `Consumer` chooses by the handler's time.
-        share: where live runs cover all buckets with work, and the backlog is worth more runs, or two ticks find that they
-            have left the same due job, request further runs that share their buckets; else no bucket has two runs of the
-            sensor at a time.
-        region: request runs for the buckets of this region only.
-        tags: request runs only for jobs that have all of these tags.
-
-    Raises:
-        InvalidInput: a value is out of range.
-    """
-
-    max_runs: int = 4
-    run_seconds: float = 30.0
-    jobs_per_run: int | None = None
-    start_seconds: float | None = None
-    starting_seconds: float | None = None
-    budget_seconds: float | None = None
-    linger_seconds: float | None = None
-    hand_over_seconds: float | None = None
-    batch_size: int | None = None
-    share: bool = True
-    region: str | None = None
-    tags: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        counts = (self.max_runs, 1 if self.jobs_per_run is None else self.jobs_per_run)
-        times = (self.run_seconds, self.start_seconds, self.starting_seconds)
-        if min(counts) < 1 or not all(seconds is None or seconds > 0 for seconds in times):
-            raise InvalidInput(f"{self} is not usable: max_runs and jobs_per_run must be at least 1, seconds positive")
-        ClaimFilter(tags=self.tags)
 
 
 def build_sqlqueue_sensor(
@@ -131,7 +84,7 @@ def build_sqlqueue_sensor(
         jobs=None if observe_job is None else [consumer.job, observe_job],
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        description=f"Reads the bucket heads of the queue {queue_name!r} and requests drain runs for those with work.",
+        description=f"Requests runs of {consumer.job.name} for due jobs of the queue {queue_name!r}; reports on its asset.",
     )
     @under_key(consumer.resource_key)
     def bucket_heads(context: dg.SensorEvaluationContext, sqlqueue: SqlQueueResource) -> dg.SensorResult:
@@ -150,7 +103,8 @@ def build_sqlqueue_sensor(
         # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
         requests = [tick.request(slot, state.heads) for slot in reserved]
-        status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory))
+        failure = last_failure(context.instance, consumer.job.name, sensor_name, state)
+        status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory), failure)
         # Of the cursor a page may show twenty characters, beside the sensor's name.
         memory.status = status.removeprefix(f"{queue_name}: ")
         context.log.info("%s", status)

@@ -25,6 +25,7 @@ class Memory:
     Attributes:
         status: the status of the tick, for users who read the cursor; not read back.
         counts: the counts ready, leased, scheduled and held, as last observed.
+        leased: the most jobs that ticks have found leased at a time since then.
         observed_at: when they were observed.
         flowing: whether jobs were enqueued or ended within the minute before that.
         paused: whether the queue was paused then.
@@ -43,6 +44,7 @@ class Memory:
 
     status: str = ""
     counts: dict[str, int] = field(default_factory=dict)
+    leased: int = 0
     observed_at: float = 0.0
     flowing: bool = False
     paused: bool = False
@@ -70,6 +72,7 @@ class Memory:
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
             memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
+            memory.leased = int(memory.leased)
             memory.left = [int(bucket) for bucket in memory.left]
             memory.rate = _rate(kept.get("rate"))
         except (TypeError, ValueError, AttributeError, KeyError):

@@ -57,6 +57,7 @@ def report(
         run_ended_at: when a run last materialised the asset.
     """
     depth, now = state.depth, round(time.time(), 1)
+    memory.leased = max(memory.leased, depth.running)
     still = {"ready": depth.ready, "leased": depth.running, "scheduled": depth.scheduled, "held": depth.held}
     since = now - memory.observed_at
     known, was_clear = bool(memory.counts), memory.clear
@@ -92,7 +93,8 @@ def report(
     # The materialisation of a run that has just ended has the statistics already.
     if due:
         event = dg.AssetMaterialization if fresh else dg.AssetObservation
-        metadata = page_metadata(read, state, page) | (now_link(key) if fresh else {})
+        metadata = page_metadata(read, state, page, leased=memory.leased) | (now_link(key) if fresh else {})
+        memory.leased = 0
         yield event(key, metadata=metadata, tags={"dagster/data_version": _version(state)})
     letters = letter_list(read.letters, state.queue, page) if read is not None and read.letters else None
     anew = hour or ended or fresh

@@ -24,6 +24,7 @@ def tick_status(
     widened: Sequence[slots.Slot],
     settings: QueueSettings,
     rate: RunRate | None,
+    failure: str | None = None,
 ) -> str:
     """Describe what a tick read and did, for users. What it did comes last, as the cursor ends with it.
 
@@ -34,12 +35,15 @@ def tick_status(
         widened: the buckets that it added to live runs, as slots.
         settings: of the queue.
         rate: the measured rate by which the runs were counted; None: the number of jobs for a run is set.
+        failure: which run failed last, and why, where a requested run took no job.
     """
     said = [_status_line(state.queue, state.heads, state.depth)]
     if state.capacity.freed:
         said.append(f"free again: {_some(state.capacity.freed, 'slot')}")
     if runs := state.capacity.runs:
         said.append(_some([f"{run} has {_buckets(state.covered[number])}" for number, run in runs.items()], "run"))
+    if failure is not None:
+        said.append(failure)
     if planned.waiting:
         named = [
             f"{bucket} ({state.asked[bucket].starts} runs, the next in {wait:.0f} s)"

@@ -12,6 +12,7 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import asset_key_among, single_run_backfills
+from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.spark import batches
@@ -121,7 +122,7 @@ def sqlqueue_batch_asset(
                 group_name=group_name,
                 kinds={"spark"},
                 deps=[asset_key_among(asset_keys, spec.name), *deps],
-                description=compute.__doc__,
+                description=description_of(compute),
                 code_version=code_version,
                 pool=pool,
             )

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import single_run_backfills
+from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.spark.closed_days import check_zone
@@ -20,7 +21,7 @@ _ISO_DATE = "%Y-%m-%d"
 
 
 class DayConfig(dg.Config):
-    """The configuration of a launch of an asset of days."""
+    """How a launch computes its days."""
 
     recompute: bool = Field(
         default=False, description="Compute every day of the run again, also those of which nothing changed."
@@ -94,7 +95,7 @@ def declared(
             group_name=group_name,
             kinds=work.kinds,
             deps=deps,
-            description=work.compute.__doc__,
+            description=description_of(work.compute),
             metadata=work.metadata,
             check_specs=work.check_specs(),
             code_version=work.code_version,

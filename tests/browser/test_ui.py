@@ -25,7 +25,7 @@ from tests.support import until, value
 
 FIRST = date(2013, 1, 1)
 LAST = sized(FIRST, date(2013, 1, 2))
-NUMBERS = {"ready", "leased", "scheduled", "dead_letters", "oldest_ready_seconds"} | {
+NUMBERS = {"ready", "most_leased", "scheduled", "dead_letters", "oldest_ready_seconds"} | {
     *("in_per_minute", "done_per_minute", "wait_seconds_p95")
 }
 CHECKS = "__ASSET_JOB"

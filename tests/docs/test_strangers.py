@@ -12,6 +12,7 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.payload.serialization import AnyObject
+from tests.api.programs import PSQL
 from tests.gate.patience import PATIENCE, sized
 from tests.orchestration.dg_dev import Dev, dg_dev
 from tests.orchestration.dg_project import DgProject, installed
@@ -30,6 +31,10 @@ class Page:
     @property
     def text(self) -> str:
         return (PROJECT / "docs" / self.name).read_text(encoding="utf-8")
+
+    def blocks(self, language: str) -> list[str]:
+        """All of its blocks of a language, in order."""
+        return re.findall(rf"```{language}\n(.*?)```", self.text, re.DOTALL)
 
     def block(self, language: str, begins: str = "") -> str:
         """Its first block of a language, or the first that begins so."""
@@ -71,7 +76,7 @@ def sensors(location: Any) -> dict[str, str]:
 @pytest.mark.prove
 @pytest.mark.timeout(12 * PATIENCE)
 def test_a_file_of_python(project: DgProject, url: str, schema: str, tmp_path: Path) -> None:
-    """docs/dagster.md: the commands of its first block, and its first block of Python as the file that they name."""
+    """docs/dagster.md: its first five minutes, with its first block of Python as the file that the commands name."""
     page, here = Page("dagster.md"), tmp_path / "stranger"
     here.mkdir()
     commands = [line.partition("  #")[0].strip() for line in page.block("sh").splitlines()]
@@ -87,6 +92,19 @@ def test_a_file_of_python(project: DgProject, url: str, schema: str, tmp_path: P
         assert sensors(location)["reminders_sensor"] == "RUNNING"
         assert "reminders_redrive" in {job["name"] for job in location["repositories"][0]["jobs"]}
         worked_off(dev, queue, {"account": "ada@example.org", "text": "Stand up"}, '{"sent": true}')
+        for command in page.blocks("sh")[1].splitlines():
+            run(command.replace("sqlqueue.enqueue", f"{schema}.enqueue").replace("psql", str(PSQL), 1), here, project)
+        script = here / "enqueue.py"
+        script.write_text(f"from my_queue import *\n{page.blocks('python')[1]}")
+        run(f"python {script.name}", here, project)
+        ended = {"succeeded": JOBS + 2, "failed": 1}
+        until(
+            lambda: queue.archived("reminders", since_seconds=3_600) == ended,
+            "the end of the page's jobs",
+            4 * PATIENCE,
+        )
+        (letter,) = queue.dead_letters("reminders")
+        assert (letter.attempt, letter.error) == (3, "bob is no address")
 
 
 @pytest.mark.prove

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -16,10 +16,11 @@ from dagster._core.scheduler.instigation import (
     SensorInstigatorData,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
-from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.job import ArchiveState, Head
 from dagster_sqlqueue.orchestration import (
     CheckThresholds,
     QueueConsumer,
@@ -27,8 +28,11 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_checks,
     build_sqlqueue_sensor,
     queue_asset_key,
+    slots,
 )
+from dagster_sqlqueue.orchestration.queue_page import QueueState, bucket_table
 from dagster_sqlqueue.orchestration.sensor_cursor import Memory
+from dagster_sqlqueue.orchestration.slot_runs import Capacity
 from dagster_sqlqueue.queue.endings import Ending
 from tests.orchestration.support import Deployment, changed, configs, evaluations, observations, remembered
 from tests.support import Work, rows
@@ -140,7 +144,7 @@ def test_a_queue_that_is_stuck_says_so_once_a_minute_with_the_age_of_the_oldest(
     queue.claim("work", limit=10, worker="w")
     cursor = deployment.tick(sensor, cursor=forget(cursor)).cursor
     assert [
-        seen.metadata["leased"].value for seen in observations(deployment.tick(sensor, cursor=ago(cursor, 55)))
+        seen.metadata["most_leased"].value for seen in observations(deployment.tick(sensor, cursor=ago(cursor, 55)))
     ] == [10]
 
 
@@ -165,11 +169,44 @@ def test_the_table_of_buckets_names_the_run_of_each(
     rows(queue, "UPDATE {s}.job SET bucket = 1 + (payload->>'n')::int, available_at = now() - interval '90 seconds'")
     first = deployment.tick(sensor)
     table = observations(first)[0].metadata["buckets"].value
-    assert table.splitlines()[0] == "| bucket | oldest is due for | priority | run |"
+    assert table.splitlines()[0] == "| bucket | due for | priority | run |"
     assert [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]] in (["1", "2"], ["2", "1"])
     assert table.count("| none |") == 2
     second = deployment.tick(sensor, cursor=forget(first.cursor))
     assert observations(second)[0].metadata["buckets"].value.count("| a run on its way |") == 2
+
+
+def test_the_table_names_all_runs_that_share_a_bucket(queue: SqlQueue) -> None:
+    head = Head(bucket=1, priority=0, id=uuid7(), available_at=datetime.now(UTC), due_seconds=113.2)
+    shared = {number: slots.Slot("work", number, (1, 5 + number), uuid7()) for number in range(3)}
+    runs = {0: "run 0aaaaaaa (at work)", 1: "run 1aaaaaaa (starting for 20 s)", 2: "run 2aaaaaaa (at work)"}
+    state = QueueState("work", False, [head], queue.depth("work"), Capacity(shared, runs), {})
+    assert "| 1 | 113 s | 0 | 0aaaaaaa, 1aaaaaaa (starting for 20 s) and 1 more |" in bucket_table(state)
+
+
+def test_leases_between_two_reports_are_plotted(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work], sensor: dg.SensorDefinition
+) -> None:
+    """A report comes when nothing is leased yet, or any more."""
+    deployment.enqueue_many(9)
+    first = deployment.tick(sensor)
+    taken = queue.claim("work", limit=7, worker="w")
+    between = deployment.tick(sensor, cursor=first.cursor)
+    assert not between.asset_events
+    queue.complete(taken)
+    second = deployment.tick(sensor, cursor=ago(between.cursor, 55))
+    (event,) = [event for event in second.asset_events if not isinstance(event, dg.AssetCheckEvaluation)]
+    assert event.metadata["most_leased"].value == 7
+    assert "leased" not in event.metadata["summary"].value
+    after = deployment.tick(sensor, cursor=ago(second.cursor, 55))
+    (event,) = [event for event in after.asset_events if not isinstance(event, dg.AssetCheckEvaluation)]
+    assert event.metadata["most_leased"].value == 0
+    # A run reports when it has ended everything.
+    assert deployment.drain(consumer, batch_size=2).success
+    latest = deployment.instance.get_latest_materialization_event(queue_asset_key("work"))
+    assert latest is not None
+    assert latest.asset_materialization is not None
+    assert latest.asset_materialization.metadata["most_leased"].value == 2
 
 
 def test_progress_of_live_runs_is_a_materialisation(

@@ -176,6 +176,7 @@ def test_a_component_is_added_to_a_file_that_has_one(project: Loader) -> None:
     asked = '{"queue": "letters"}'
     scaffold_object(file, "dagster_sqlqueue.SqlQueueComponent", asked, "yaml", project.defs.parents[2], append=True)
     assert (project.defs / "reminders" / "handler.py").read_text() == before
+    assert "off until you switch them on, under Automation" in file.read_text()
     with project.loaded() as defs:
         dg.Definitions.validate_loadable(defs)
         keys = {spec.key: spec.metadata["sqlqueue/payload"] for spec in defs.resolve_all_asset_specs()}
@@ -209,7 +210,13 @@ def test_a_component_is_added_to_a_file_that_has_one(project: Loader) -> None:
         ({"queue": "My Queue"}, "queue name 'My Queue' is not usable"),
         ({"max_runs": "four"}, "max_runs\n  Input should be a valid integer"),
         ({"strategy": "fastest"}, "strategy\n  Input should be 'fanout', 'fifo'"),
-        ({"max_runs": 0}, "max_runs and jobs_per_run must be at least 1"),
+        ({"max_runs": 0}, "max_runs of SensorSettings is 0; it must be a whole number from 1"),
+        ({"budget_seconds": 0}, "budget_seconds of SensorSettings is 0.0; it must be a number of seconds above 0"),
+        ({"linger_seconds": -1}, "linger_seconds of SensorSettings is -1.0; it must be a number of seconds, 0 or more"),
+        ({"batch_size": 20_000}, "batch_size of SensorSettings is 20000; it must be a whole number from 1 to 10,000"),
+        ({"job_tags": "urgent"}, "job_tags\n  Input should be a valid"),
+        ({"run_tags": ["urgent"]}, "attributes.run_tags."),
+        ({"queue": "made", "handler": ".handler:made", "run_tags": {"a": "b"}}, "the component has other settings of"),
         ({"buckts": 4}, "buckts"),
         ({"mode": "forever"}, "mode\n  Input should be 'batch', 'linger' or 'standing'"),
         ({"checks": {"dead_letters": -1}}, "dead_letters of CheckThresholds"),

@@ -1,11 +1,13 @@
 """The component at work: how its queue is made, what its sensor says, and what its runs do."""
 
+import dataclasses
+
 import dagster as dg
 import pytest
 
-from dagster_sqlqueue import Backoff, QueueSpec, RateLimit
+from dagster_sqlqueue import Backoff, NewJob, QueueSpec, RateLimit
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
-from dagster_sqlqueue.orchestration import queue_asset_key
+from dagster_sqlqueue.orchestration import SensorSettings, SqlQueueComponent, queue_asset_key
 from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.schema import migrations, window
 from dagster_sqlqueue.schema.migrations import Migration
@@ -59,6 +61,43 @@ def test_the_settings_in_yaml_are_those_of_the_queue(location: Location) -> None
     assert (made.ordered, str(made.on_poison)) == (True, "stop")
     assert (made.max_running, made.max_running_per_key, made.rate) == (12, 2, RateLimit(50, seconds=60))
     assert made.retention_days == 14
+
+
+def test_the_settings_of_sensor_and_runs_come_from_yaml(location: Location) -> None:
+    """Each of them is given, so that none is left out on the way."""
+    given = {
+        "max_runs": 2,
+        "run_seconds": 10.0,
+        "jobs_per_run": 100,
+        "start_seconds": 90.0,
+        "starting_seconds": 900.0,
+        "budget_seconds": 60.0,
+        "linger_seconds": 0.0,
+        "hand_over_seconds": 5.0,
+        "batch_size": 7,
+        "share": False,
+        "region": "eu",
+    }
+    location.queue.migrate()
+    location.write(**given, job_tags=["urgent"], run_tags={"team": "mail"})
+    component = SqlQueueComponent(queue="reminders", handler="none", job_tags=["urgent"], **given)
+    assert component.sensor_settings() == SensorSettings(**given, tags=["urgent"])
+    assert {one.name for one in dataclasses.fields(SensorSettings)} == {*given, "tags"}
+    spec = QueueSpec("reminders", Reminder, bucket_count=2)
+    location.queue.create_queue(spec)
+    location.queue.set_region("reminders", "eu", [0])
+    location.queue.enqueue_many(spec, [NewJob(Reminder(text=str(n)), tags=["urgent"]) for n in range(20)])
+    location.queue.enqueue_many(spec, [Reminder(text=str(n)) for n in range(20)])
+    with location.loaded() as defs:
+        (request,) = location.tick(defs).run_requests
+        config = request.run_config["ops"]["work_off_reminders"]["config"]
+        assert config["buckets"] == [0]
+        assert (config["tags"], config["batch_size"]) == (["urgent"], 7)
+        assert [config[f"{name}_seconds"] for name in ("budget", "linger", "hand_over")] == [60.0, 0.0, 5.0]
+        done = location.run(defs, "drain_reminders", run_config=request.run_config)
+        assert done.dagster_run.tags["team"] == "mail"
+    ended = [(job.bucket, job.tags) for job in location.queue.jobs("reminders", archived=True)]
+    assert set(map(str, ended)) == {str((0, ["urgent"]))}
 
 
 def test_the_sensor_makes_a_missing_queue_and_changes_none(location: Location) -> None:

@@ -50,7 +50,9 @@ def test_the_component_is_listed_with_what_it_is(project: DgProject) -> None:
 
 @pytest.mark.prove
 def test_what_is_scaffolded_passes_every_check(reminders: DgProject) -> None:
-    written = yaml.safe_load((reminders.defs / "reminders" / "defs.yaml").read_text())
+    text = (reminders.defs / "reminders" / "defs.yaml").read_text()
+    assert "off until you switch them on, under Automation" in text
+    written = yaml.safe_load(text)
     assert written == {
         "type": TYPE,
         "attributes": {"queue": "reminders", "handler": ".handler:handle"},
@@ -92,6 +94,7 @@ def test_other_forms_are_scaffolded(project: DgProject) -> None:
     shutil.rmtree(project.defs / "mail")
     code, output = project.dg("scaffold", "defs", TYPE, "mail/Due-Letters", "--format", "python")
     assert code == 0, output
+    assert "off until you switch them on" in (project.defs / "mail" / "Due-Letters" / "component.py").read_text()
     code, output = project.dg("list", "defs", "--json")
     assert code == 0, output
     assert [asset["asset_key"] for asset in json.loads(output)["assets"]] == ["queues/due_letters"]
@@ -138,3 +141,11 @@ def test_a_variable_that_is_used_and_not_required_is_found(reminders: DgProject)
     code, output = reminders.dg("check", "yaml", "--validate-requirements")
     assert code == 1
     assert "not specified in the component file: OUR_SCHEMA" in output
+
+
+@pytest.mark.prove
+def test_the_sensors_of_a_scaffolded_queue_begin_on_by_the_line_that_is_commented_out(reminders: DgProject) -> None:
+    file = reminders.defs / "reminders" / "defs.yaml"
+    file.write_text(file.read_text().replace("  # default_status:", "  default_status:"))
+    assert reminders.dg("check", "yaml", "--validate-requirements")[0] == 0
+    assert yaml.safe_load(file.read_text())["attributes"]["default_status"] == "RUNNING"

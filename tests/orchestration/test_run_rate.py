@@ -118,7 +118,31 @@ def test_the_backlog_of_slow_handlers_gets_more_runs_and_an_explicit_number_wins
     assert len(configs(deployment.tick(sensor(jobs_per_run=1_000), cursor=second.cursor))) == 1
 
 
-@pytest.mark.parametrize("settings", [{"run_seconds": 0.0}, {"jobs_per_run": 0}])
-def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="jobs_per_run must be at least 1, seconds positive"):
-        SensorSettings(**settings)
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("max_runs", 0, "a whole number from 1"),
+        ("max_runs", None, "a whole number from 1"),
+        ("max_runs", 2.5, "a whole number from 1"),
+        ("jobs_per_run", 0, "a whole number from 1"),
+        ("batch_size", 0, "a whole number from 1 to 10,000"),
+        ("batch_size", 10_001, "a whole number from 1 to 10,000"),
+        ("run_seconds", 0.0, "a number of seconds above 0"),
+        ("run_seconds", None, "a number of seconds above 0"),
+        ("start_seconds", -1, "a number of seconds above 0"),
+        ("starting_seconds", float("nan"), "a number of seconds above 0"),
+        ("budget_seconds", 0, "a number of seconds above 0"),
+        ("budget_seconds", float("inf"), "a number of seconds above 0"),
+        ("linger_seconds", -0.5, "a number of seconds, 0 or more"),
+        ("linger_seconds", "60", "a number of seconds, 0 or more"),
+        ("hand_over_seconds", True, "a number of seconds, 0 or more"),
+    ],
+)
+def test_settings_that_cannot_be(name: str, value: Any, rule: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        SensorSettings(**{name: value})
+    assert str(refused.value) == f"{name} of SensorSettings is {value!r}; it must be {rule}"
+
+
+def test_settings_that_only_just_can_be() -> None:
+    SensorSettings(max_runs=1, batch_size=10_000, budget_seconds=1, linger_seconds=0, hand_over_seconds=0.0)

@@ -132,7 +132,7 @@ def test_the_depth_is_observed_when_it_changes(deployment: Deployment, sensor: d
     ]
     assert plotted == [
         "ready",
-        "leased",
+        "most_leased",
         "scheduled",
         "oldest_ready_seconds",
         "dead_letters",

@@ -272,7 +272,7 @@ def test_a_run_notes_its_id_and_the_table_of_the_buckets_names_it(
     (config,) = configs(deployment.tick(sensor))
     result = deployment.drain(handle, **{**config, "linger_seconds": 0})
     assert seen[0] == result.run_id
-    assert f"run {result.run_id[:8]}" in seen[1]
+    assert f"| {result.run_id[:8]} |" in seen[1]
 
 
 def test_a_run_whose_slot_was_freed_works_too(

@@ -9,6 +9,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
+from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import job_verbs, people, queue_verbs, show_verb
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report, report_output
@@ -114,7 +115,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
 
     @dg.op(
         name=f"{name}_op",
-        description=verb.function.__doc__,
+        description=description_of(verb.function),
         out=dg.Out(dict, description="The queue, whether anything was changed, and the counts."),
         tags={"kind": "sqlqueue"},
     )
@@ -138,7 +139,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
 
     @dg.job(
         name=name,
-        description=verb.function.__doc__,
+        description=description_of(verb.function),
         executor_def=dg.in_process_executor,
         resource_defs=None if family.resource is None else {family.resource_key: family.resource},
         tags={
