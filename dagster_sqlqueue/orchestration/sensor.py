@@ -100,10 +100,10 @@ def build_sqlqueue_sensor(
         events = list(
             report(queue, state, consumer.asset_key, memory, limits, stood=stood, links=links, run_ended_at=ended)
         )
+        failure = last_failure(context.instance, consumer.job.name, sensor_name, state)
         # Last of all: no run comes for what a tick has reserved before it fails.
         widened, reserved = tick.widen(planned, state), tick.reserve(planned, state, context.instance)
         requests = [tick.request(slot, state.heads) for slot in reserved]
-        failure = last_failure(context.instance, consumer.job.name, sensor_name, state)
         status = tick_status(state, planned, reserved, widened, tick.known, tick.learned_rate(memory), failure)
         # Of the cursor a page may show twenty characters, beside the sensor's name.
         memory.status = status.removeprefix(f"{queue_name}: ")
