@@ -47,6 +47,7 @@ def examine(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Iterato
         yield schema_checks.maintenance(database)
         yield schema_checks.queues(database)
         yield declarations.settings(database, specs)
+        yield schema_checks.leases(database)
         yield schema_checks.strays(database)
         yield schema_checks.keys(database)
         yield schema_checks.schedules(database)

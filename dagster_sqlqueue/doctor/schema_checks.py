@@ -30,6 +30,8 @@ _STILL_SECONDS = 900.0
 _UNMAINTAINED_SECONDS = 86_400.0
 _OVERDUE_SECONDS = 60.0
 _LEFT_SECONDS = 3_600.0
+_BEYOND_SECONDS = 86_400.0
+_LEASES = 1_000
 _ATTEMPTS = 3
 """So often a batch of Spark's has to fail in a row before the check warns."""
 _KEY_LENGTH = 60
@@ -241,6 +243,26 @@ def queues(database: Database) -> Check:
     return Check(
         "queues", Verdict.OK, f"none has stood still for {display.duration(_STILL_SECONDS)} with jobs that are due"
     )
+
+
+def leases(database: Database) -> Check:
+    """Check whether leases end later than the queue's settings can make them: nobody else gets their jobs until then."""
+    found, cures = [], []
+    for queue, jobs, id in database.run("doctor_leases", {"seconds": _BEYOND_SECONDS, "limit": _LEASES}):
+        those = f"that of job {id}" if jobs == 1 else f"those of {jobs:,} jobs, such as {id}"
+        found.append(f"queue {queue}: {those}")
+        cures.append(
+            f"check who works on it: sqlqueue show {id}; if nobody, end its lease: UPDATE \"{database.schema}\".job"
+            f" SET available_at = now() WHERE id = '{id}' AND state = 'running'"
+        )
+    if found:
+        return Check(
+            "leases",
+            Verdict.WARN,
+            "leases end never, or more than a day later than one of their queue can that begins now: " + "; ".join(found),
+            "; ".join(cures) + " (a consumer with a lease_seconds of its own may hold longer ones on purpose)",
+        )
+    return Check("leases", Verdict.OK, "each ends within a day and the queue's lease")
 
 
 def strays(database: Database) -> Check:

@@ -130,6 +130,15 @@ def test_jobs_where_nobody_looks_are_found_by_a_few_probes_a_bucket(explain: Exp
     assert plan.buffers <= 64 * (buckets + 1) + SLACK
 
 
+def test_leases_without_an_end_are_found_beside_any_number_of_held_and_parked_jobs(explain: Explainer) -> None:
+    explain.run("UPDATE {s}.job SET state = 'held', available_at = 'infinity' WHERE state = 'queued' AND order_no IS NULL")
+    lanes = explain.run("SELECT count(*) FROM {s}.lane")[0][0]
+    leases = explain.run("SELECT count(*) FROM {s}.job WHERE state = 'running'")[0][0]
+    plan = explain("doctor_leases", seconds=86_400.0, limit=10)
+    assert not plan.read_whole("job")
+    assert plan.rows_of("job") <= 20 * lanes + leases
+
+
 def test_jobs_where_nobody_looks_are_moved_by_their_ids(explain: Explainer) -> None:
     explain.run("UPDATE {s}.job SET bucket = 900 WHERE id IN (SELECT id FROM {s}.job LIMIT 50)")
     plan = explain("move_strays", limit=1_000)

@@ -3,11 +3,12 @@
 import json
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Consumer, NewJob, QueueSpec, Selection, SqlQueue
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.schedules import Schedules
 from tests.cli.doctor.support import findings
@@ -159,3 +160,33 @@ def test_settings_in_which_code_and_database_differ_are_found_with_and_without_t
     (found,) = (check["found"] for check in report["checks"] if check["name"] == "settings")
     assert "there is no queue 'other'; queue 'work' has other settings" in found
     assert "max_attempts is 9 where the code says 3" in found
+
+
+@pytest.mark.parametrize("end", ["'infinity'", "now() + interval '3 days'"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_leases_that_no_setting_makes_as_long(
+    cli: Cli, queue: SqlQueue, spec: QueueSpec[Work], end: str, ordered: bool
+) -> None:
+    made = replace(spec, name="other", ordered=ordered, lease_seconds=86_400.0)
+    queue.create_queue(made)
+    queue.enqueue_many(made, [NewJob(Work(n=1), ordering_key=f"{n % 3}") for n in range(6)])
+    queue.enqueue(made, NewJob(Work(n=1), run_at=datetime.now(UTC) + timedelta(days=300)))
+    held = queue.enqueue(made, Work(n=2))
+    assert held is not None
+    queue.hold_queued("other", Selection(ids=[held]), reason="wait")
+    first, second = sorted(job.id for job in queue.claim("other", buckets=range(4), limit=2, worker="w"))
+    assert findings(queue)["leases"] == Check("leases", Verdict.OK, "each ends within a day and the queue's lease")
+    rows(queue, f"UPDATE {{s}}.job SET available_at = {end} WHERE id = %s", first)
+    found = findings(queue)["leases"]
+    assert found.verdict is Verdict.WARN
+    assert found.found.endswith(f"queue other: that of job {first}")
+    end_it = re.search("UPDATE .* 'running'", found.cure)
+    assert end_it is not None
+    rows(queue, f"UPDATE {{s}}.job SET available_at = {end} WHERE id = %s", second)
+    assert f"queue other: those of 2 jobs, such as {first}" in findings(queue)["leases"].found
+    assert {"name": "leases", "verdict": "warn"}.items() <= next(
+        check for check in json.loads(cli.run("doctor", "--json").stdout)["checks"] if check["name"] == "leases"
+    ).items()
+    rows(queue, end_it.group())
+    assert findings(queue)["leases"].found.endswith(f"that of job {second}")
+    assert rows(queue, "SELECT id FROM {s}.job WHERE state = 'running' AND available_at <= now()") == [(first,)]

@@ -96,6 +96,7 @@ def test_all_is_well_on_a_fresh_schema(cli: Cli, url: str) -> None:
         "maintenance",
         "queues",
         "settings",
+        "leases",
         "strays",
         "keys",
         "schedules",
