@@ -212,6 +212,8 @@ def outcome_of(outcome: Any) -> Outcome:
     match outcome:
         case Done(None):
             return outcome
+        case Done() if outcome.text is not None:
+            return outcome  # judged before
         case Done(result):
             done = Done(result)
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, is_async
+from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, is_async, outcome_of
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
@@ -242,7 +242,9 @@ class Worker:
         """Return the handler, measured, noted when it fails, and interruptible while it works in the main thread."""
         times, called = self._times[declared.spec.name], declared.handler
 
-        def noted(job: Job[Any], outcome: Any) -> Any:
+        def noted(job: Job[Any], returned: Any) -> Any:
+            # Judged here already: what is no outcome, or has a result that cannot be stored, is an error as well.
+            outcome = outcome_of(returned)
             match outcome:
                 case Retry(reason, _) | Reject(reason) | Hold(reason):
                     self._note(declared, job, first_line(reason))

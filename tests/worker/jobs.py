@@ -6,9 +6,10 @@ import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dagster_sqlqueue
-from dagster_sqlqueue import Backoff, Cancel, Job, QueueSpec, SqlQueue, handles
+from dagster_sqlqueue import Backoff, Cancel, Done, Job, QueueSpec, SqlQueue, handles
 from dagster_sqlqueue.worker.shutdown import GRACE_SECONDS
 from tests.support import Work
 
@@ -112,6 +113,18 @@ async def handle_async(job: Job[Work]) -> None:
 
 by_batch = SimpleNamespace(spec=work, handler=lambda jobs: None, batch=True)
 """As the Dagster integration binds a handler of a batch."""
+
+
+@handles(work)
+def answer(job: Job[Work]) -> Any:
+    """Return what is no outcome, or a result that is not JSON."""
+    return {"sent": 1} if job.payload.note == "no outcome" else Done({"sent": {1}})  # type: ignore[dict-item]
+
+
+@handles(work)
+async def answer_async(job: Job[Work]) -> Any:
+    """The same, awaited."""
+    return answer(job)
 
 
 def plain(job: Job[Work]) -> None:

@@ -76,6 +76,21 @@ def test_stats_and_the_last_error_are_shown(shop: Shop, queue: SqlQueue, spec: Q
     assert worker.stopped() == 0
 
 
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [("no outcome", "the handler returned a dict; return Done(…)"), ("no JSON", "the result cannot be written as JSON")],
+)
+@pytest.mark.parametrize("handler", ["answer", "answer_async"])
+def test_what_is_no_outcome_is_the_last_error_too(
+    cli: Cli, queue: SqlQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, note: str, said: str, handler: str
+) -> None:
+    monkeypatch.setenv("WORK_HISTORY", str(tmp_path / "history"))
+    queue.enqueue(jobs.work, Work(n=1, note=note))
+    shown = cli.run("work", f"tests.worker.jobs:{handler}", "--drain").stdout
+    assert f"last error: {said}" in shown
+    assert rows(queue, "SELECT state FROM {s}.job_archive") == [("failed",)]
+
+
 def test_lines_for_people(cli: Cli, queue: SqlQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORK_HISTORY", str(tmp_path / "history"))
     queue.enqueue_many(jobs.work, failing_once(4))
