@@ -187,10 +187,10 @@ class SideBySide:
         if not self.heartbeat.begin(claimed):
             self._alone = False
             if self.heartbeat.parted_with(claimed):
-                self.work.summary.released += 1
+                self._release([claimed], begun=False)
             else:
                 self.work.count_lost(claimed)
-            self.heartbeat.forget([claimed])
+                self.heartbeat.forget([claimed])
             return
         made = prepare(self.work.spec, claimed, UnderLease(self.work.spec, self.heartbeat, self.work.reporter))
         self._running[claimed.id] = claimed

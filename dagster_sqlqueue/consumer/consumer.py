@@ -218,8 +218,7 @@ class Consumer(Generic[Payload]):
             DatabaseUnavailable: the leases end by themselves then.
         """
         self._ahead.stop()
-        jobs = self._heartbeat.part_with(begun=begun)
-        released = len(self._leases.release(jobs)) if jobs else 0
+        jobs, released = self._heartbeat.give_back(begun=begun)
         if begun:
             log_released(self._spec.name, jobs)
         return released
@@ -374,8 +373,8 @@ class Consumer(Generic[Payload]):
     def _give_back_ahead(self) -> None:
         """Give back what was claimed for the next batch. What another thread has given back meanwhile is counted here."""
         ahead = self._ahead.close()
-        self.summary.released += sum(self._heartbeat.parted_with(job) for job in ahead)
         mine = self._heartbeat.part_with(of=ahead)
+        self.summary.released += sum(self._heartbeat.parted_with(job) for job in ahead) - len(mine)
         self._heartbeat.forget(ahead)
         self.summary.released += len(self._leases.release(mine))
 

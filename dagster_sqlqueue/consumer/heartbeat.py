@@ -56,6 +56,10 @@ class Heartbeat:
         self._lost: dict[int, ClaimedJob] = {}
         self._begun: dict[int, ClaimedJob] = {}
         self._parted: dict[int, ClaimedJob] = {}
+        # Of those parted with, the ones that could not be given back.
+        self._owed: dict[int, ClaimedJob] = {}
+        # Held while jobs are given back: nobody else takes them for given back before they are.
+        self._giving_back = threading.Lock()
         self._cancellations: dict[int, threading.Event] = {}
         self._extended_at = 0.0
         self._may_take_until: dict[int, float] = {}
@@ -152,7 +156,7 @@ class Heartbeat:
     def forget(self, jobs: Sequence[ClaimedJob]) -> None:
         """Forget everything about these jobs."""
         with self._lock:
-            for known in (self._held, self._lost, self._begun, self._parted):
+            for known in (self._held, self._lost, self._begun, self._parted, self._owed):
                 if known:
                     for job in jobs:
                         known.pop(id(job), None)
@@ -162,20 +166,48 @@ class Heartbeat:
                         keyed.pop(id(job), None)
 
     def part_with(self, *, begun: bool = False, of: Iterable[ClaimedJob] | None = None) -> list[ClaimedJob]:
-        """Take out of this charge the jobs that no handler has begun, to be given back; none of them can begin any more.
-        May be called from any thread.
+        """Take out of this charge the jobs that no handler has begun, and those that could not be given back, for the caller
+        to give back; none of them can begin any more. May be called from any thread.
 
         Args:
             begun: those that have begun as well.
             of: only of these; None for all.
         """
+        with self._giving_back:
+            return self._part_with(begun=begun, of=of)
+
+    def _part_with(self, *, begun: bool = False, of: Iterable[ClaimedJob] | None = None) -> list[ClaimedJob]:
         with self._lock:
-            among = self._held if of is None else {key for key in map(id, of) if key in self._held}
-            parted = {key: self._held[key] for key in among if begun or key not in self._begun}
+            among = {*self._held, *self._owed} if of is None else set(map(id, of))
+            parted = {key: job for key, job in self._held.items() if key in among and (begun or key not in self._begun)}
+            owed = {key: job for key, job in self._owed.items() if key in among}
             for key in parted:
                 del self._held[key]
+            for key in owed:
+                del self._owed[key]
             self._parted |= parted
-        return list(parted.values())
+        return [*parted.values(), *owed.values()]
+
+    def give_back(self, *, begun: bool = False) -> tuple[list[ClaimedJob], int]:
+        """Part with jobs, as `part_with` does, and give them back. May be called from any thread.
+
+        Args:
+            begun: those that have begun as well.
+
+        Returns:
+            The jobs, and how many of them were still this consumer's.
+
+        Raises:
+            DatabaseUnavailable: they are given back later, or their leases run out.
+        """
+        with self._giving_back:
+            jobs = self._part_with(begun=begun)
+            try:
+                return jobs, len(self._leases.release(jobs))
+            except BaseException:
+                with self._lock:
+                    self._owed |= {id(job): job for job in jobs}
+                raise
 
     def parted_with(self, job: ClaimedJob) -> bool:
         """Return whether the job was taken out to be given back."""
@@ -208,9 +240,10 @@ class Heartbeat:
         with self._lock:
             if not self._may_take_until or time.monotonic() - self._begun_at < self._behind_seconds:
                 return
+            if self._held.keys() <= self._begun.keys() and not self._owed:
+                return
         # What began in between is not among them.
-        if behind := self.part_with():
-            self._leases.release(behind)
+        self.give_back()
 
     def _extend(self) -> None:
         with self._lock:

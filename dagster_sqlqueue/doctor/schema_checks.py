@@ -35,6 +35,7 @@ _LEASES = 1_000
 _ATTEMPTS = 3
 """So often a batch of Spark's has to fail in a row before the check warns."""
 _KEY_LENGTH = 60
+_END_LEASE = "UPDATE \"{schema}\".job SET available_at = now() WHERE id = '{id}' AND state = 'running'"
 
 _INDEX = re.compile(r"CREATE (UNIQUE )?INDEX (?:CONCURRENTLY )?(\w+)\s+ON sqlqueue\.(\w+)([^;]*);")
 _INDEX_DROPPED = re.compile(r"DROP INDEX (?:CONCURRENTLY )?(?:IF EXISTS )?sqlqueue\.(\w+)")
@@ -251,15 +252,14 @@ def leases(database: Database) -> Check:
     for queue, jobs, id in database.run("doctor_leases", {"seconds": _BEYOND_SECONDS, "limit": _LEASES}):
         those = f"that of job {id}" if jobs == 1 else f"those of {jobs:,} jobs, such as {id}"
         found.append(f"queue {queue}: {those}")
-        cures.append(
-            f"check who works on it: sqlqueue show {id}; if nobody, end its lease: UPDATE \"{database.schema}\".job"
-            f" SET available_at = now() WHERE id = '{id}' AND state = 'running'"
-        )
+        statement = _END_LEASE.format(schema=database.schema, id=id)
+        cures.append(f"check who works on it: sqlqueue show {id}; if nobody, end its lease: {statement}")
     if found:
         return Check(
             "leases",
             Verdict.WARN,
-            "leases end never, or more than a day later than one of their queue can that begins now: " + "; ".join(found),
+            "leases end never, or more than a day later than one of their queue can that begins now: "
+            + "; ".join(found),
             "; ".join(cures) + " (a consumer with a lease_seconds of its own may hold longer ones on purpose)",
         )
     return Check("leases", Verdict.OK, "each ends within a day and the queue's lease")

@@ -24,8 +24,8 @@ class WorkerStats:
     Attributes:
         queue: its name.
         counts: as in `DrainSummary`.
-        last_error: the first line of what a handler raised or gave as its reason last, or of why its job was rejected for what it
-            returned; None: nothing.
+        last_error: the first line of what a handler raised or gave as its reason last, or of why its job was rejected for
+            what it returned; None: nothing.
         in_flight: jobs in a handler.
         handler_seconds: how long handlers took for jobs, all together.
         spread: how many jobs took up to each of `HANDLER_BOUNDS` and longer than the one before it; last, those that took

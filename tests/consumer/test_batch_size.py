@@ -11,7 +11,7 @@ import pytest
 from dagster_sqlqueue import Consumer, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.consumer.ahead_policy import QUICK_SECONDS
 from dagster_sqlqueue.consumer.batch_size import BEHIND_SECONDS, BatchSize
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from tests.gate.patience import PATIENCE
 from tests.support import Work, rows, until
@@ -97,6 +97,50 @@ def test_what_waits_for_a_slow_job_among_quick_ones_is_given_back(
     assert rows(queue, "SELECT state, max(attempt), max(lease_no) <= 3, count(*) FROM {s}.job_archive GROUP BY 1") == [
         ("succeeded", 1, True, jobs)
     ]
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["it comes back", "it stays away"])
+def test_what_could_not_be_given_back_is_tried_again_and_not_counted_before(
+    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture, back: bool
+) -> None:
+    at_slow, go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def slow(job: Job[Work]) -> None:
+        calls.append(job.payload.n)
+        if len(calls) == 10:
+            at_slow.set()
+            go_on.wait(2 * PATIENCE)
+
+    queue.enqueue_many(spec, [Work(n=n) for n in range(40)])
+    rows(
+        queue,
+        "CREATE FUNCTION {s}.gone() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$",
+    )
+    rows(
+        queue,
+        "CREATE TRIGGER gone BEFORE UPDATE ON {s}.job FOR EACH ROW WHEN (NEW.state = 'queued')"
+        " EXECUTE FUNCTION {s}.gone()",
+    )
+    first, second = Consumer(queue, spec, slow), Consumer(queue, spec, nothing)
+    with ThreadPoolExecutor(1) as pool:
+        draining = pool.submit(first.drain)
+        assert at_slow.wait(PATIENCE)
+        until(lambda: "heartbeat failed, it is tried again" in caplog.text, "an attempt to give jobs back")
+        if back:
+            rows(queue, "DROP TRIGGER gone ON {s}.job")
+            until(lambda: second.drain().succeeded == 30, "the jobs behind the slow one")
+            go_on.set()
+            summary = draining.result(PATIENCE)
+            assert (summary.claimed, summary.stale) == (10 + summary.released, 0)
+            assert summary.released > 0
+        else:
+            go_on.set()
+            with pytest.raises(DatabaseUnavailable):
+                draining.result(PATIENCE)
+            assert first.summary.released == 0
+    assert first.summary.succeeded == 10
 
 
 def test_a_batch_whose_size_was_given_stays_together(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

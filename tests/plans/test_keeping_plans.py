@@ -131,7 +131,9 @@ def test_jobs_where_nobody_looks_are_found_by_a_few_probes_a_bucket(explain: Exp
 
 
 def test_leases_without_an_end_are_found_beside_any_number_of_held_and_parked_jobs(explain: Explainer) -> None:
-    explain.run("UPDATE {s}.job SET state = 'held', available_at = 'infinity' WHERE state = 'queued' AND order_no IS NULL")
+    explain.run(
+        "UPDATE {s}.job SET state = 'held', available_at = 'infinity' WHERE state = 'queued' AND order_no IS NULL"
+    )
     lanes = explain.run("SELECT count(*) FROM {s}.lane")[0][0]
     leases = explain.run("SELECT count(*) FROM {s}.job WHERE state = 'running'")[0][0]
     plan = explain("doctor_leases", seconds=86_400.0, limit=10)

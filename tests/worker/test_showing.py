@@ -78,7 +78,10 @@ def test_stats_and_the_last_error_are_shown(shop: Shop, queue: SqlQueue, spec: Q
 
 @pytest.mark.parametrize(
     ("note", "said"),
-    [("no outcome", "the handler returned a dict; return Done(…)"), ("no JSON", "the result cannot be written as JSON")],
+    [
+        ("no outcome", "the handler returned a dict; return Done(…)"),
+        ("no JSON", "the result cannot be written as JSON"),
+    ],
 )
 @pytest.mark.parametrize("handler", ["answer", "answer_async"])
 def test_what_is_no_outcome_is_the_last_error_too(
