@@ -1,7 +1,8 @@
 """How many jobs a consumer claims at a time where nobody said it."""
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -99,6 +100,30 @@ def test_what_waits_for_a_slow_job_among_quick_ones_is_given_back(
     ]
 
 
+@contextlib.contextmanager
+def away(queue: SqlQueue) -> Iterator[Callable[[], None]]:
+    """A database that loses each connection that gives a job back, until it is called back, or the block ends."""
+
+    def come_back() -> None:
+        rows(queue, "DROP TRIGGER IF EXISTS gone ON {s}.job")
+        rows(queue, "DROP FUNCTION IF EXISTS {s}.gone")
+
+    rows(
+        queue,
+        "CREATE FUNCTION {s}.gone() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$",
+    )
+    rows(
+        queue,
+        "CREATE TRIGGER gone BEFORE UPDATE ON {s}.job FOR EACH ROW WHEN (NEW.state = 'queued')"
+        " EXECUTE FUNCTION {s}.gone()",
+    )
+    try:
+        yield come_back
+    finally:
+        come_back()
+
+
 @pytest.mark.parametrize("back", [True, False], ids=["it comes back", "it stays away"])
 def test_what_could_not_be_given_back_is_tried_again_and_not_counted_before(
     queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture, back: bool
@@ -113,24 +138,14 @@ def test_what_could_not_be_given_back_is_tried_again_and_not_counted_before(
             go_on.wait(2 * PATIENCE)
 
     queue.enqueue_many(spec, [Work(n=n) for n in range(40)])
-    rows(
-        queue,
-        "CREATE FUNCTION {s}.gone() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$",
-    )
-    rows(
-        queue,
-        "CREATE TRIGGER gone BEFORE UPDATE ON {s}.job FOR EACH ROW WHEN (NEW.state = 'queued')"
-        " EXECUTE FUNCTION {s}.gone()",
-    )
     first, second = Consumer(queue, spec, slow), Consumer(queue, spec, nothing)
-    with ThreadPoolExecutor(1) as pool:
+    with away(queue) as come_back, ThreadPoolExecutor(1) as pool:
         draining = pool.submit(first.drain)
         assert at_slow.wait(PATIENCE)
         until(lambda: "heartbeat failed, it is tried again" in caplog.text, "an attempt to give jobs back")
         if back:
-            rows(queue, "DROP TRIGGER gone ON {s}.job")
-            until(lambda: second.drain().succeeded == 30, "the jobs behind the slow one")
+            come_back()
+            until(lambda: second.drain() and second.summary.succeeded == 30, "the jobs behind the slow one")
             go_on.set()
             summary = draining.result(PATIENCE)
             assert (summary.claimed, summary.stale) == (10 + summary.released, 0)

@@ -128,7 +128,7 @@ def test_a_search_path_of_ones_own_changes_nothing_that_runs_as_the_owner(staff:
 
 
 def test_the_partitions_that_an_operator_makes_are_the_owners(staff: Staff) -> None:
-    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    _drop_days(staff)
     assert staff.users[Role.OPERATOR].maintain().partitions_made
     owners = rows(
         staff.owner,
@@ -143,8 +143,12 @@ def _days(staff: Staff) -> list[str]:
     return [name for name, _ in relations(staff) if re.fullmatch(r"job_archive_\d{8}", name)]
 
 
-def test_a_consumer_works_with_the_default_partition_alone(staff: Staff, spec: QueueSpec[Work]) -> None:
+def _drop_days(staff: Staff) -> None:
     rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+
+
+def test_a_consumer_works_with_the_default_partition_alone(staff: Staff, spec: QueueSpec[Work]) -> None:
+    _drop_days(staff)
     consumer = staff.users[Role.CONSUMER]
     staff.owner.enqueue(spec, Work(n=1))
     consumer.complete(consumer.claim("work", buckets=range(4), limit=1, worker="w"))
@@ -153,7 +157,7 @@ def test_a_consumer_works_with_the_default_partition_alone(staff: Staff, spec: Q
 
 
 def test_a_consumer_makes_the_partition_of_tomorrow(staff: Staff) -> None:
-    rows(staff.owner, "DROP TABLE " + ", ".join(f"{{s}}.{name}" for name in _days(staff)))
+    _drop_days(staff)
     assert Maintenance(staff.users[Role.CONSUMER].catalog).ensure_partitions()
     assert len(_days(staff)) == 3
 

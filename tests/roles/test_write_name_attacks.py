@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -29,20 +29,26 @@ def stream(shop: Staff) -> Iterator[SqlQueue]:
         yield queue
 
 
+def _stage(shop: Staff, connection: "psycopg.Connection[Any]", jobs: int) -> tuple[UUID, UUID]:
+    """Stage jobs, as Spark's tasks do; returns the ids of the write and of its attempt."""
+    write, attempt = uuid4(), uuid4()
+    connection.execute(
+        shop.text("INSERT INTO {s}.staged_attempt (attempt, write_id) VALUES (%s, %s)"), (attempt, write)
+    )
+    connection.execute(
+        shop.text(
+            "INSERT INTO {s}.staged_job (attempt, row_no, id, named, hash, priority, unique_until_claim, tags, payload)"
+            " SELECT %s, n, gen_random_uuid(), false, 1, 0, false, '{}', '{\"n\": 1}' FROM generate_series(1, %s) AS n"
+        ),
+        (attempt, jobs),
+    )
+    return write, attempt
+
+
 def _write(shop: Staff, queue: SqlQueue, name: str, batch: int, jobs: int = 3) -> tuple[object, ...]:
     """Stage jobs and enqueue them, as Spark's driver does; returns whether it was repeated, and how many were inserted."""
-    write, attempt = uuid4(), uuid4()
     with queue.database.connection() as connection:
-        connection.execute(
-            shop.text("INSERT INTO {s}.staged_attempt (attempt, write_id) VALUES (%s, %s)"), (attempt, write)
-        )
-        connection.execute(
-            shop.text(
-                "INSERT INTO {s}.staged_job (attempt, row_no, id, named, hash, priority, unique_until_claim, tags, payload)"
-                " SELECT %s, n, gen_random_uuid(), false, 1, 0, false, '{}', '{\"n\": 1}' FROM generate_series(1, %s) AS n"
-            ),
-            (attempt, jobs),
-        )
+        write, attempt = _stage(shop, connection, jobs)
         call = "SELECT repeated, jobs FROM {s}.enqueue_staged(%s, 'work', %s, %s, ARRAY[%s::uuid], %s)"
         ((repeated, inserted),) = connection.execute(shop.text(call), (write, name, batch, attempt, jobs)).fetchall()
         return repeated, inserted
@@ -85,15 +91,8 @@ def test_a_name_that_is_taken_first_is_refused_to_others_and_not_taken_for_done(
 
 def test_what_another_has_staged_is_neither_seen_nor_taken(shop: Staff) -> None:
     """Also by a user of two roles, with a function of its own that the planner would rather call first."""
-    write, attempt = uuid4(), uuid4()
     with shop.connected(Role.PRODUCER) as connection:
-        staged = shop.text("INSERT INTO {s}.staged_attempt (attempt, write_id) VALUES (%s, %s)")
-        connection.execute(staged, (attempt, write))
-        put = (
-            "INSERT INTO {s}.staged_job (attempt, row_no, id, named, hash, priority, unique_until_claim, tags, payload)"
-            " VALUES (%s, 0, gen_random_uuid(), false, 1, 0, false, '{}', '{\"n\": 4711}')"
-        )
-        connection.execute(shop.text(put), (attempt,))
+        write, attempt = _stage(shop, connection, 1)
         taking = shop.text("SELECT jobs FROM {s}.enqueue_staged(%s, 'work', NULL, 0, %s, %s)")
         with colleague(shop, Role.PRODUCER, Role.CONSUMER) as thief, thief.database.connection() as theirs:
             assert _seen(shop, theirs, "staged_long_ago", "attempt") == []
