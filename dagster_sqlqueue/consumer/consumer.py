@@ -34,6 +34,7 @@ from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.start import check_side_by_side, compare_settings, ensure_queue
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
+from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
@@ -290,7 +291,8 @@ class Consumer(Generic[Payload]):
         """Keep leases alive while the block calls `work_batch`."""
         with self._member.working():
             began = time.monotonic()
-            self._begin()
+            with permissions.needing("claim_round_robin"):
+                self._begin()
             self._catalog.keep_sensitive_names(self._spec)
             Maintenance(self._catalog).ensure_partitions()
             with (

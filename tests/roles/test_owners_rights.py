@@ -6,11 +6,11 @@ from datetime import date, timedelta
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, QueueSpec
+from dagster_sqlqueue import Consumer, QueueSpec, SqlQueue
 from dagster_sqlqueue.db.permissions import Role
-from dagster_sqlqueue.errors import UnknownQueue
+from dagster_sqlqueue.errors import AccessRefused, UnknownQueue
 from dagster_sqlqueue.queue.maintenance import Maintenance
-from tests.roles.support import Staff, relations
+from tests.roles.support import Staff, relations, url_of
 from tests.support import Work, rows, value
 
 
@@ -170,3 +170,13 @@ def test_a_consumer_without_the_right_to_make_its_queue_learns_who_has_it(shared
     assert "there is no queue 'not_made'" in message
     assert f'it takes the role "{shared.schema}_operator"' in message
     assert value(shared.owner, "SELECT count(*) FROM {s}.queue WHERE name = 'not_made'") == 0
+
+
+def test_a_consumer_of_a_user_without_a_role_learns_of_the_one_that_claims(shared: Staff) -> None:
+    """Its first statement, every role may run."""
+    user = f"{shared.schema}_nobody"
+    rows(shared.owner, f'CREATE ROLE "{user}" LOGIN')
+    with SqlQueue(url_of(shared.url, user), schema=shared.schema) as nobody:
+        for mode in ("leased", "transactional"):
+            with pytest.raises(AccessRefused, match=f'it takes the role "{shared.schema}_consumer"'):
+                Consumer(nobody, QueueSpec("work", Work), lambda job: None, mode=mode).drain()
