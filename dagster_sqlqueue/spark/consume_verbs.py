@@ -24,6 +24,7 @@ from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.spark import batches, outputs, remote, result_columns, stage_table
 from dagster_sqlqueue.spark.consumption import Consumption
 from dagster_sqlqueue.spark.result_columns import Columns
+from dagster_sqlqueue.spark.task_errors import task_errors_restored
 
 Writes: TypeAlias = "Sequence[str | Path] | Mapping[str | Path, Columns | None]"
 """Tables (text) and directories (`Path`, or a URL); a mapping has the columns of each table's results."""
@@ -79,6 +80,8 @@ def consume(
     Raises:
         UnknownQueue, QueuePaused, InvalidInput, OutputNotWritable: nothing was sealed.
         BatchLost: another owner consumes the key, or took it over. Nothing was published.
+        QueueError: of a task: `InvalidInput` where a payload does not fit its column, `DatabaseUnavailable` if its
+            connection was lost. Nothing was published. Outside the block, tasks fail with Spark's errors.
     """
     settings = {
         "mode": mode,
@@ -155,7 +158,8 @@ def consume_all(
 
         work = Consumption(queue, spark, spec, tuple(held), url_of(queue), lease_instead if chosen else None)
         try:
-            yield work
+            with task_errors_restored():
+                yield work
             still_ours()
         except BaseException:
             work.drop()

@@ -37,6 +37,8 @@ _OWN: Mapping[str, tuple[str, ...]] = {
 }
 """The columns that say something about a job beside its payload, and the types they may have."""
 
+_ALL = "*"
+
 Job = tuple[Mapping[str, Any], bool, Sequence[str]]
 
 
@@ -59,11 +61,13 @@ class JobRows:
     ) -> None:
         self._queue = queue
         self._model = model
-        self._spec()
+        payload = self._spec().payload
         types = {field.name: field.dataType for field in schema.fields}
         if len(types) < len(schema.fields):
             raise InvalidInput(f"the data frame has two columns of one name: {', '.join(schema.names)}; rename one")
         self._parts = _payload_columns(payload_columns, list(types))
+        if payload_columns is not None and payload_columns.strip() == _ALL:
+            _check_clear(payload, types)
         for name in self._parts or ():
             _check_storable(name, types[name])
         for name, kind in types.items():
@@ -127,7 +131,7 @@ def _payload_columns(option: str | None, names: Sequence[str]) -> list[str] | No
                 " up with the option 'payloadColumns' ('*': all that say nothing else about the job)"
             )
         return None
-    if option.strip() == "*":
+    if option.strip() == _ALL:
         found = [name for name in names if name not in _OWN]
     else:
         found = [name.strip() for name in option.split(",")]
@@ -138,6 +142,16 @@ def _payload_columns(option: str | None, names: Sequence[str]) -> list[str] | No
     if not found:
         raise InvalidInput("the option 'payloadColumns' leaves no column for the payload")
     return found
+
+
+def _check_clear(payload: type[pydantic.BaseModel], names: Iterable[str]) -> None:
+    """Check that no column is both a field of the payload, which might do without, and a setting of the job."""
+    fields = {field.alias or name for name, field in payload.model_fields.items()}
+    if both := [name for name in names if name in _OWN and name in fields]:
+        raise InvalidInput(
+            f"column {both[0]!r} is a field of {payload.__name__} and a setting of the job: name the payload's columns in"
+            f" the option 'payloadColumns' instead of {_ALL!r}; the others are settings"
+        )
 
 
 def _check_payload(kind: DataType) -> None:

@@ -37,6 +37,8 @@ _FIELD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`:,<>()]+))\s*(?::\s*|\s+)([A-
 _NESTED = re.compile(r"(array|map|struct)\s*<(.*)>", re.DOTALL | re.IGNORECASE)
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+OUTSIDE = "it lies outside the years 1 to 9999, such as infinity, which Spark's types cannot hold"
+"""Why a date or timestamp of the database's is none of Spark's."""
 GUARDS_ITSELF = 160000
 """The server version from which the database says whether a text can be cast."""
 

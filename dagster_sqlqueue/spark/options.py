@@ -75,6 +75,12 @@ def check(options: Mapping[str, str]) -> None:
         number(options, name)
     for name in MOMENTS:
         moment(options, name)
+    for begin, end in ((MOMENTS[0], MOMENTS[1]), (MOMENTS[2], MOMENTS[3])):
+        first, last = moment(options, begin), moment(options, end)
+        if first and last and last < first:
+            raise InvalidInput(
+                f"the option {end!r} is {options[end]!r}, which is before {begin!r}, {options[begin]!r}: exchange them"
+            )
     states(options)
     buckets(options)
     if state_of(options) == "batch":

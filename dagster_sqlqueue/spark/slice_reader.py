@@ -126,15 +126,14 @@ class Reading:
             for batch in connection.batches(sql, number(self._options, "batch_bytes") or 0):
                 yield self._fitted(batch, target)
         except _Infinite as found:
-            named = self._first_bad(where)
-            raise InvalidInput(f"{named + ': ' if named else ''}column {found} {_OUTSIDE}") from None
+            raise InvalidInput(f"{self._first_bad(where) or f'column {found}: {kinds.OUTSIDE}'}; {_CURE}") from None
         except nested.Unfit as found:
-            raise InvalidInput(f"{self._first_bad(where) or 'a field'}: {found}; {_CURE}") from None
+            raise InvalidInput(f"{self._first_bad(where) or f'a field: {found}'}; {_CURE}") from None
         except ERRORS as error:
             # The driver does not say of what kind an error in the middle of a result is: the jobs do.
             if cancelled(error) or not connection.alive() or not (named := self._first_bad(where)):
                 raise
-            raise InvalidInput(f"{named}: {' '.join(str(error).split())}; {_CURE}") from None
+            raise InvalidInput(f"{named}; {_CURE}") from None
 
     @property
     def _table(self) -> str:
@@ -165,11 +164,6 @@ class Reading:
 
 class _Infinite(Exception):
     """A column holds a moment that Spark cannot hold."""
-
-
-_OUTSIDE = (
-    "holds a value outside the years 1 to 9999, such as infinity, which Spark's types cannot hold: declare it as string"
-)
 
 
 def _finite(array: pa.Array, field: pa.Field, lenient: bool) -> pa.Array:

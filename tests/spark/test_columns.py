@@ -177,7 +177,7 @@ def test_an_archive_read_may_leave_types_out_and_take_what_does_not_fit_for_null
     # Not counted among the sizes, and its size is no number.
     archive(queue, [Done({**EVENTS[0], "size": "large"})])
     columns = {**READS.columns, "account": {"path": "payload.account"}}
-    with pytest.raises(PySparkException, match=r"'payload\.size' is 'large'"):
+    with pytest.raises(InvalidInput, match=r"'payload\.size' is 'large'"):
         consume_daily(queue, spark, None, DAYS[:1], read=ArchiveRead("work", columns))
     rows(queue, "UPDATE {s}.job SET run_at = now() WHERE queue = 'daily'")
 
@@ -219,5 +219,5 @@ def test_a_day_that_is_no_date_fails_no_day_and_a_field_that_does_not_fit_fails_
         consume_daily(queue, spark, None, [day])
     assert in_table(queue) == expected((DAYS[0], DAYS[2]))
     said = rf"job {job}: the field 'payload\.size' is 'large', and the column 'size' is bigint"
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(InvalidInput, match=said):
         consume_daily(queue, spark, None, DAYS[1:2])

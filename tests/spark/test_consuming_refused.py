@@ -108,8 +108,11 @@ def test_what_does_not_fit_is_named_and_the_next_run_is_right(
         'UPDATE {s}.job SET payload = payload || \'{{"amount": "much"}}\' WHERE id = %s RETURNING id',
         bad_ids(queue)[0],
     )
-    with pytest.raises(Exception, match=rf"job {odd}.*payload.amount|payload.amount.*job {odd}"):
+    with pytest.raises(InvalidInput, match=rf"^job {odd}: the field 'payload.amount' is 'much'"):
         run(queue, spark, output)
+    ((reason,),) = {(error,) for _, _, error in waiting(queue)}
+    assert reason.startswith(f"the batch's run failed: InvalidInput: job {odd}: the field")
+    assert "\n" not in reason
     strange: Any
     for strange, said in (
         (lambda work: work.fail(["42"], "no"), "'42', which is no job's id"),

@@ -93,6 +93,19 @@ def test_the_option_wins_over_the_registered_model(session: SparkSession, queue:
     assert listed(reader.option("payload", "n decimal(5,1)").schema("n decimal(5,1)").load()) == [(Decimal("1.0"),)]
 
 
+def test_an_error_says_of_the_value_it_names_why_that_is_none(queue: SqlQueue, reader: DataFrameReader) -> None:
+    archive(queue, [Done({"n": "heavy", "tags": []})])
+    archive(queue, [Done({"n": 1, "at": "soon", "tags": ["x"]})])
+    # The read stumbles over one of the jobs, and the first bad column is another's.
+    frame = reader.option("payload", "n int, at timestamp, tags array<int>").load()
+    with pytest.raises(PySparkException) as caught:
+        frame.collect()
+    assert "the field 'payload.at' is 'soon', and the column 'at' is timestamp: invalid input syntax for type" in str(
+        caught.value
+    )
+    assert "heavy" not in str(caught.value)
+
+
 def test_a_field_that_does_not_fit_names_its_job_or_is_null(queue: SqlQueue, reader: DataFrameReader) -> None:
     archive(queue, [Done({"n": n, "at": "2013-01-31"}) for n in range(20)])
     archive(queue, [Done({"n": "many", "at": "infinity"}), Done({"n": 10**9, "at": "2013-02-30"})])

@@ -105,6 +105,15 @@ def test_a_schema_that_does_not_fit_is_refused(reader: DataFrameReader, asked: s
         reader.schema(asked).load().count()
 
 
+def test_a_range_that_ends_before_it_begins_is_refused(reader: DataFrameReader) -> None:
+    backwards = reader.option("finished_from", "2013-01-02T00:00Z").option("finished_until", "2013-01-01T00:00Z")
+    with pytest.raises(
+        PySparkException, match="'finished_until' is '2013-01-01T00:00Z', which is before 'finished_from'"
+    ):
+        backwards.load().count()
+    assert backwards.option("finished_until", "2013-01-02T00:00Z").load().count() == 0
+
+
 def test_a_field_of_another_type_is_named(queue: SqlQueue, reader: DataFrameReader) -> None:
     archive(queue, [Done({"n": "many"})])
     frame = reader.option("columns", '{"n": {"path": "payload.n", "type": "int"}}').schema("n int").load()
@@ -159,5 +168,5 @@ def test_infinity_is_refused_and_not_read_as_a_day_long_ago(
 ) -> None:
     archive(queue, [Done({"t": "infinity"})])
     frame = reader.option("columns", json.dumps({"t": {"path": "payload.t", "type": kind}})).schema(f"t {kind}").load()
-    with pytest.raises(PySparkException, match="column 't' holds a value outside the years 1 to 9999"):
+    with pytest.raises(PySparkException, match=f"column 't' is {kind}: it lies outside the years 1 to 9999"):
         frame.count()

@@ -53,6 +53,11 @@ class Either(BaseModel):
     n: int | str
 
 
+class Parcel(BaseModel):
+    tags: list[str] = []
+    place: str = Field("", alias="region")
+
+
 Register = Callable[..., SparkSession]
 
 
@@ -237,3 +242,16 @@ def test_a_stream_ends_at_what_does_not_fit_and_goes_on_without_it(
     run("note IS NOT NULL")
     assert payloads(queue) == [{"n": n, "note": "fits"} for n in range(2)]
     nothing_is_left(queue)
+
+
+@pytest.mark.parametrize("column", few(["array('x') AS tags", "'a' AS region"], 1))
+def test_a_column_that_may_be_a_field_or_a_setting_is_asked_for(
+    queue: SqlQueue, register: Register, column: str
+) -> None:
+    name = column.split()[-1]
+    frame = register({"work": Parcel}).sql(f"SELECT {column}, 5 AS n")
+    with pytest.raises(PySparkException, match=f"column '{name}' is a field of Parcel and a setting of the job"):
+        write(frame, payloadColumns="*")
+    assert payloads(queue) == []
+    write(frame, payloadColumns=f"n, {name}")
+    assert [payload[name] for payload in payloads(queue)] == [["x"] if name == "tags" else "a"]
