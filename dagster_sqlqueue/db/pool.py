@@ -147,7 +147,7 @@ class Pool:
         return self._url.update_query_dict(said).render_as_string(hide_password=False)
 
     def close(self) -> None:
-        """Close the pool's connections: idle ones now, those in use when they are given back. It can be used again."""
+        """Close the idle connections. It can be used again; those in use do not come back to it."""
         self.connections.dispose()
         self.connections = self.connections.recreate()
 

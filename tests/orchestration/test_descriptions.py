@@ -1,16 +1,14 @@
 """What the UI says of the library's resources, jobs, ops, sensors, schedules and configurations, asked of GraphQL."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster_graphql.schema import create_schema
 
-from tests.orchestration.support import NewInstance, code_location
+from tests.orchestration.graphql_support import asking
+from tests.orchestration.support import NewInstance
 
 # Dagster's own, of every schedule that it loads.
 pytestmark = pytest.mark.filterwarnings("ignore:Property `ScheduleDefinition.environment_vars`:DeprecationWarning")
@@ -120,23 +118,7 @@ FOR_CODE = re.compile(r"^\s*(Args|Attributes|Example|Examples|Raises|Returns|Yie
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory, new_instance: NewInstance) -> Iterator[Any]:
-    file = tmp_path_factory.mktemp("code") / "code_location.py"
-    file.write_text(CODE)
-    schema = create_schema()
-    with (
-        pytest.MonkeyPatch.context() as environment,
-        new_instance() as instance,
-        WorkspaceProcessContext(instance, code_location(file)) as context,
-    ):
-        environment.setenv("SQLQUEUE_URL", "postgresql://me@127.0.0.1:1/none")
-        request = context.create_request_context()
-
-        def execute(query: str, **variables: Any) -> Any:
-            answer = asyncio.run(schema.execute_async(query, variables=variables, context_value=request))
-            assert not answer.errors
-            (found,) = (answer.data or {}).values()
-            return found
-
+    with asking(tmp_path_factory.mktemp("code"), CODE, new_instance) as execute:
         yield execute
 
 

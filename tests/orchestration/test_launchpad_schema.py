@@ -1,16 +1,15 @@
 """What the launchpad shows of its jobs before they are started, asked of GraphQL as the UI does."""
 
-import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster_graphql.schema import create_schema
 
 from dagster_sqlqueue.orchestration.launchpad import VERBS
-from tests.orchestration.support import NewInstance, code_location
+from tests.orchestration.graphql_support import asking
+from tests.orchestration.support import NewInstance
 
 CODE = """
 import dagster as dg
@@ -51,24 +50,8 @@ query ($job: String!, $config: RunConfigData!) {
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory, new_instance: NewInstance) -> Any:
-    file = tmp_path_factory.mktemp("code") / "code_location.py"
-    file.write_text(CODE)
-    schema = create_schema()
-    with (
-        pytest.MonkeyPatch.context() as environment,
-        new_instance() as instance,
-        WorkspaceProcessContext(instance, code_location(file)) as context,
-    ):
-        environment.setenv("SQLQUEUE_URL", "postgresql://me@127.0.0.1:1/none")
-        request = context.create_request_context()
-
-        def execute(query: str, **variables: Any) -> Any:
-            answer = asyncio.run(schema.execute_async(query, variables=variables, context_value=request))
-            assert not answer.errors
-            (found,) = (answer.data or {}).values()
-            return found
-
+def ask(tmp_path_factory: pytest.TempPathFactory, new_instance: NewInstance) -> Iterator[Any]:
+    with asking(tmp_path_factory.mktemp("code"), CODE, new_instance) as execute:
         yield execute
 
 
