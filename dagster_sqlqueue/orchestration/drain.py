@@ -26,12 +26,10 @@ from dagster_sqlqueue.orchestration.queue_page import current_page_metadata, now
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.run_claims import run_worker
 from dagster_sqlqueue.orchestration.summary import buried_warning, summary_line, summary_metadata
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.schema import migrations
 
-MOST_IN_BATCH = 10_000
-"""The most jobs of a claim."""
 _PROGRESS_SECONDS = 10.0
 """A log line is an event, and each event a commit in Dagster's storage."""
 
@@ -70,7 +68,7 @@ class DrainConfig(dg.Config):
     buckets: list[int] = Field(default=[], description="The buckets to work off; empty: all.")
     tags: list[str] = Field(default=[], description="Claim only jobs that have all of these tags.")
     batch_size: int | None = Field(
-        default=None, ge=1, le=MOST_IN_BATCH, description="Jobs for each claim; unset: by the handler's measured time."
+        default=None, ge=1, le=MAX_BATCH, description="Jobs for each claim; unset: by the handler's measured time."
     )
     budget_seconds: float | None = Field(
         default=None, gt=0, description="Claim no new batch after that time; unset: by the consumer's mode."

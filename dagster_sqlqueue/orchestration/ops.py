@@ -17,7 +17,7 @@ from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob as LeasedJob
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_claims import note_claim, run_worker
 from dagster_sqlqueue.orchestration.step_ids import each_job, ids_of, spec_for
-from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.schema import migrations
 
 _TAGS = {"kind": "sqlqueue"}
@@ -27,7 +27,7 @@ _NAMED = 5
 class _Claim(dg.Config):
     """How many jobs to claim, and for how long."""
 
-    limit: int = Field(default=100, ge=1, le=10_000, description="The most jobs to claim.")
+    limit: int = Field(default=100, ge=1, le=MAX_BATCH, description="The most jobs to claim.")
     lease_seconds: float | None = Field(
         default=None,
         description="How long the leases hold; they must cover the rest of the graph. Unset: the queue's lease.",
@@ -92,7 +92,7 @@ def build_claim_op(
     class Config(_Claim):
         """How many jobs to claim, and for how long."""
 
-        limit: int = Field(default=most, ge=1, le=10_000, description="The most jobs to claim.")
+        limit: int = Field(default=most, ge=1, le=MAX_BATCH, description="The most jobs to claim.")
         lease_seconds: float | None = Field(
             default=lease, description="How long the leases hold; they must cover the rest of the graph."
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.drain import MOST_IN_BATCH
+from dagster_sqlqueue.queue import MAX_BATCH
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
 
@@ -15,7 +15,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_batch(value: Any) -> bool:
-    return _is_count(value) and value <= MOST_IN_BATCH
+    return _is_count(value) and value <= MAX_BATCH
 
 
 def _are_seconds(value: Any) -> bool:
@@ -28,7 +28,7 @@ _PAUSE = (_are_seconds, "a number of seconds, 0 or more")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_runs": _COUNT,
     "jobs_per_run": _COUNT,
-    "batch_size": (_is_batch, f"a whole number from 1 to {MOST_IN_BATCH:,}"),
+    "batch_size": (_is_batch, f"a whole number from 1 to {MAX_BATCH:,}"),
     "run_seconds": _TIME,
     "start_seconds": _TIME,
     "starting_seconds": _TIME,
