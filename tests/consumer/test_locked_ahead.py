@@ -294,4 +294,5 @@ def test_what_a_handler_does_with_the_connection_costs_no_batch(
     assert value(queue, "SELECT count(*) FROM {s}.effect") == jobs - failed
     assert len(sessions) == 2
     assert any(prepared)
-    assert all(len(found) == len({text for _, text in found}) for found in prepared)
+    # Not for each batch: once, and once more where no hint gives a parameter its type, as when all buckets are swept.
+    assert max(Counter(text for _, text in found).most_common(1)[0][1] for found in prepared if found) <= 2
