@@ -6,12 +6,12 @@ import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from tests.cli.support import Cli
+from tests.cli.support import bare, cli
 from tests.support import Work
 from tests.support.cleared import cleared
 from tests.support.shared_schema import shared
 
-__all__ = ["shared"]
+__all__ = ["bare", "cli", "shared"]
 
 
 @pytest.fixture
@@ -27,17 +27,3 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with EmbeddedPostgres(directory / "postgres"):
         pass
     return directory
-
-
-@pytest.fixture
-def bare(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """In a schema where nothing was made yet."""
-    for name in ("SQLQUEUE_URL", "SQLQUEUE_SCHEMA", "SQLQUEUE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    return Cli({"SQLQUEUE_URL": url, "SQLQUEUE_SCHEMA": schema})
-
-
-@pytest.fixture
-def cli(bare: Cli, queue: SqlQueue) -> Cli:
-    """In the schema of `queue`, with its queue `work`."""
-    return Cli({**bare.environment, "SQLQUEUE_SCHEMA": queue.database.schema})

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer import testing
 from typer.testing import CliRunner, Result
 
+from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.cli import app
 from dagster_sqlqueue.cli.catalog import ENTRIES, Entry
 from tests.gate.patience import PATIENCE
@@ -151,3 +153,17 @@ class Cli:
             timeout=PATIENCE,
             check=False,
         )
+
+
+@pytest.fixture
+def bare(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """In a schema where nothing was made yet."""
+    for name in ("SQLQUEUE_URL", "SQLQUEUE_SCHEMA", "SQLQUEUE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return Cli({"SQLQUEUE_URL": url, "SQLQUEUE_SCHEMA": schema})
+
+
+@pytest.fixture
+def cli(bare: Cli, queue: SqlQueue) -> Cli:
+    """In the schema of `queue`, with its queue `work`."""
+    return Cli({**bare.environment, "SQLQUEUE_SCHEMA": queue.database.schema})

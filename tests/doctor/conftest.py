@@ -1,8 +1,11 @@
-"""A schema whose tables a test may break."""
+"""A schema whose tables a test may break, and the command line in it."""
 
 import pytest
 
 from dagster_sqlqueue import SqlQueue
+from tests.cli.support import bare, cli
+
+__all__ = ["bare", "cli"]
 
 
 @pytest.fixture

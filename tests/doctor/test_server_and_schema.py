@@ -11,8 +11,8 @@ import pytest
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.doctor import schema_checks, server_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
-from tests.cli.doctor.support import findings
 from tests.cli.support import Cli
+from tests.doctor.support import findings
 from tests.gate.patience import sized
 from tests.support import own_server, rows, until
 

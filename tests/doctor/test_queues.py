@@ -11,8 +11,8 @@ import pytest
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, Selection, SqlQueue
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.schedules import Schedules
-from tests.cli.doctor.support import findings
 from tests.cli.support import Cli
+from tests.doctor.support import findings
 from tests.support import Work, claim, make_due, rows
 
 
