@@ -13,6 +13,10 @@ _MOST_DIGITS = 4_300
 """Of a whole number: what Python and pydantic read again by default."""
 _LARGEST = 10**_MOST_DIGITS - 1
 _LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
+KEY_LIMIT = 1_000
+"""Of a key, in characters."""
+_KEY_BYTES = 2_500
+"""What an entry of an index can hold: a third of a page, with the queue's name beside it."""
 TOO_DEEP = "it is nested too deeply, or holds itself; flatten it"
 
 
@@ -124,6 +128,17 @@ def unstorable(value: object, place: str = "") -> str | None:
         case _:
             return None
     return next((problem for key, part in parts if (problem := unstorable(part, key))), None)
+
+
+def key_problem(key: object) -> str | None:
+    """What keeps a value from being a key, in words and with what to do; None when nothing does."""
+    if not isinstance(key, str) or not 0 < len(key) <= KEY_LIMIT:
+        return f"must be a text of 1 to {KEY_LIMIT:,} characters"
+    if problem := unstorable_text(key):
+        return f"{problem}; remove it"
+    if not key.isascii() and len(key.encode()) > _KEY_BYTES:
+        return f"has {len(key.encode()):,} bytes, the limit is {_KEY_BYTES:,}; use a digest of it"
+    return None
 
 
 def unstorable_text(text: str) -> str | None:

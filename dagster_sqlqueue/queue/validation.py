@@ -14,7 +14,7 @@ from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.job import NewJob, UniqueUntil
 from dagster_sqlqueue.model.queue import MAX_ATTEMPTS
 from dagster_sqlqueue.payload.serialization import Declared, payload_text
-from dagster_sqlqueue.payload.storable import unstorable_text
+from dagster_sqlqueue.payload.storable import KEY_LIMIT, key_problem, unstorable_text
 
 _PLURALS = {
     "id": "ids",
@@ -32,9 +32,6 @@ _PLURALS = {
     "payload": "payloads",
 }
 
-_KEY_LIMIT = 1_000
-_KEY_BYTES = 2_500
-"""What an entry of an index can hold: a third of a page, with the queue's name beside it."""
 MOST_TAGS = 100
 
 
@@ -123,23 +120,17 @@ def _check_tags(tags: Collection[object], row: int) -> None:
     if len(tags) > MOST_TAGS:
         raise InvalidInput(f"row {row}: tags has {len(tags):,} words; a job may have {MOST_TAGS}")
     for tag in tags:
-        if not isinstance(tag, str) or not 0 < len(tag) <= _KEY_LIMIT:
+        if not isinstance(tag, str) or not 0 < len(tag) <= KEY_LIMIT:
             raise InvalidInput(
-                f"row {row}: tags must be texts of 1 to {_KEY_LIMIT:,} characters, and holds {tag!r:.100}"
+                f"row {row}: tags must be texts of 1 to {KEY_LIMIT:,} characters, and holds {tag!r:.100}"
             )
         if problem := unstorable_text(tag):
             raise InvalidInput(f"row {row}: a tag {problem}; remove it")
 
 
 def _check_key(name: str, key: object, row: int) -> None:
-    if not isinstance(key, str) or not 0 < len(key) <= _KEY_LIMIT:
-        raise InvalidInput(f"row {row}: {name} must be a text of 1 to {_KEY_LIMIT:,} characters")
-    if problem := unstorable_text(key):
-        raise InvalidInput(f"row {row}: {name} {problem}; remove it")
-    if not key.isascii() and len(key.encode()) > _KEY_BYTES:
-        raise InvalidInput(
-            f"row {row}: {name} has {len(key.encode()):,} bytes, the limit is {_KEY_BYTES:,}; use a digest of it"
-        )
+    if problem := key_problem(key):
+        raise InvalidInput(f"row {row}: {name} {problem}")
 
 
 def _whole(value: object) -> TypeGuard[int]:

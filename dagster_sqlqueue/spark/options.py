@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import MAX_BUCKETS
 
 FORMAT = "sqlqueue"
 OnBadValue: TypeAlias = Literal["fail", "null"]
@@ -188,6 +189,9 @@ def buckets(options: Mapping[str, str]) -> list[tuple[int, int]]:
         high = int(match[2] or match[1]) if match else 0
         if low > high:
             raise InvalidInput(f"the option 'buckets' holds {part.strip()!r}; write it like: 0,3,8-15")
+        if high >= MAX_BUCKETS:
+            # Up to there a queue may have had more buckets than now, and the archive has jobs of them.
+            raise InvalidInput(f"the option 'buckets' holds {part.strip()!r}; the last bucket is {MAX_BUCKETS - 1}")
         found.append((low, high))
     return found
 

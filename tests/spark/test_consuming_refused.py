@@ -86,6 +86,9 @@ def test_what_is_wrong_from_the_start_seals_nothing(
         ({"writes": [output]}, OutputNotWritable, r"cannot be written to .*the output"),
         ({"writes": ["nowhere.totals"]}, OutputNotWritable, "there is no schema 'nowhere'"),
         ({"writes": ["a.b.c"]}, InvalidInput, "table 'a.b.c' is not usable"),
+        ({"key": ""}, InvalidInput, "key is '': it must be a text of 1 to 1,000 characters; give asset and partition"),
+        ({"key": "a\0b"}, InvalidInput, r"key is 'a\\x00b': it "),
+        ({"key": "ü" * 1_000 + "日" * 2}, InvalidInput, "must be a text of 1 to"),
     ):
         with pytest.raises(error, match=said), consume(queue, spark, **{"name": SALES, "key": "k", **settings}):  # type: ignore[arg-type]
             raise AssertionError

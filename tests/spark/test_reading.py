@@ -291,6 +291,7 @@ def test_a_pushed_filter_beside_options_and_fewer_columns_gives_what_sql_gives(
             ({"split": "time", "state": "live"}, "live jobs are split by bucket"),
             ({"buckets": "1,x"}, "the option 'buckets' holds 'x'; write it like: 0,3,8-15"),
             ({"buckets": "5-1"}, "the option 'buckets' holds '5-1'"),
+            ({"buckets": "0-1024"}, "the option 'buckets' holds '0-1024'; the last bucket is 1023"),
             ({"limit": "0"}, "the option 'limit' is '0'; it is a whole number from 1"),
             ({"max_connections": "-1"}, "the option 'max_connections' is '-1'"),
             ({"state": "live", "states": "succeeded"}, "the option 'states' names 'succeeded'; live states are queued"),

@@ -12,6 +12,7 @@ from dagster_sqlqueue.db.executors import Row, Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.payload.storable import key_problem
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.unpublished_batches import give_back
 from dagster_sqlqueue.spark.batches.wanted import Opened, Wanted
@@ -111,6 +112,16 @@ def check_queue(queue: SqlQueue, name: str) -> None:
             f"queue {name!r} is ordered or has limits, and a batch takes every due job at once: consume it job by job, or"
             " take order and limits off it"
         )
+
+
+def check_key(key: str) -> None:
+    """Check what a batch is for.
+
+    Raises:
+        InvalidInput: it is no key.
+    """
+    if problem := key_problem(key):
+        raise InvalidInput(f"key is {key!r:.100}: it {problem}; give asset and partition, say")
 
 
 def checked_lease(lease_seconds: float) -> float:

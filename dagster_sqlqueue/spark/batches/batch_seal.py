@@ -13,7 +13,7 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, sweep
-from dagster_sqlqueue.spark.batches.batch_opener import check_queue, checked_lease, filter_text, open_batch
+from dagster_sqlqueue.spark.batches.batch_opener import check_key, check_queue, checked_lease, filter_text, open_batch
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
 from dagster_sqlqueue.spark.batches.leased_seal import leased
 from dagster_sqlqueue.spark.batches.loss import lost
@@ -80,10 +80,11 @@ def seal(
         BatchLost: another owner holds the key's batch, or took this one over, or its transaction was lost.
         QueuePaused: the queue is paused.
         InvalidInput: the queue's keys take turns, or it has limits: a batch takes every due job at once. Or the filter is no
-            JSON object, or the lease no time.
+            JSON object, the key none, or the lease no time.
     """
     policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
     text, lease_seconds = filter_text(filter), checked_lease(lease_seconds)
+    check_key(key)
     check_queue(queue, name)
     chosen = mode is None
     if mode is None:

@@ -7,6 +7,7 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark.batches.batch_opener import (
+    check_key,
     check_queue,
     checked_lease,
     filter_text,
@@ -51,6 +52,8 @@ def seal_days(
     """
     policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
     lease_seconds = checked_lease(lease_seconds)
+    for key in days:
+        check_key(key)
     check_queue(queue, name)
     wanted = {
         day: Wanted(name, key, owner, filter_text({"day": day}), Mode.LEASED, lease_seconds, policy)
