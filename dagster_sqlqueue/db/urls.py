@@ -11,8 +11,10 @@ from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.errors import InvalidInput
 
 _POOLER = "pooler"
-_HOST_WITH_PORT = re.compile(r"[A-Za-z0-9.-]*:[0-9]*")
+_HOST_WITH_PORT = re.compile(r"([A-Za-z0-9.-]*):([0-9]*)")
 """Not the directory of a socket, whose name may have a colon."""
+_ONE_OF_SEVERAL = re.compile(r"(/.*|[^:]*):([0-9]*)")
+"""Directories too: beside others what follows its last colon is the port of each."""
 
 
 def parse_url(url: str) -> sa.URL:
@@ -72,11 +74,13 @@ def driver_options(url: sa.URL) -> dict[str, Any]:
     """
     options = {name: ",".join(said) for name, said in url.normalized_query.items()}
     hosts = url.normalized_query.get("host", ())
-    if any(_HOST_WITH_PORT.fullmatch(host) for host in hosts):
+    with_port = _HOST_WITH_PORT if len(hosts) == 1 else _ONE_OF_SEVERAL
+    matches = [with_port.fullmatch(host) for host in hosts]
+    if any(matches):
         if "port" in options:
             raise InvalidInput(
                 "the database URL says ports in its `host` options and in `port`; write them in one of the two"
             )
-        named, ports = zip(*(host.partition(":")[::2] for host in hosts), strict=True)
-        options.update(host=",".join(named), port=",".join(ports))
+        named = [match[1] if match else host for host, match in zip(hosts, matches, strict=True)]
+        options.update(host=",".join(named), port=",".join(match[2] if match else "" for match in matches))
     return {**url.translate_connect_args(username="user", database="dbname"), **options}

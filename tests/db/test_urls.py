@@ -63,6 +63,7 @@ WRITTEN = [
     ("postgresql://an%40n:a%2Fb%3A%40+c@h/jobs", "user=an@n password=a/b:@+c host=h dbname=jobs"),
     ("postgresql:///jobs?host=a:1&host=b:2", "dbname=jobs host=a,b port=1,2"),
     ("postgresql:///jobs?host=a:1&host=b", "dbname=jobs host=a,b port=1,"),
+    ("postgresql:///jobs?host=/run/a:1&host=/run/b:2", "dbname=jobs host=/run/a,/run/b port=1,2"),
     ("postgresql:///jobs?host=a:1", "dbname=jobs host=a port=1"),
     ("postgresql:///jobs?host=a,b&port=1,2", "dbname=jobs host=a,b port=1,2"),
     ("postgresql://h/?options=-c%20x%3D1&sslmode=require", "host=h options='-c x=1' sslmode=require"),
