@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
@@ -85,8 +86,17 @@ def test_an_error_of_one_queue_ends_them_all_in_good_order(shop: Shop, queue: Sq
     queue.enqueue_many(spec, [Work(n=n, note="wait") for n in range(5)])
     worker = shop.start(OTHER, handler="tests.worker.jobs:handle_async")
     until(lambda: begun(shop, worker) == {"work": 3}, "three jobs")
-    for table, column in (("waiter", "queue"), ("bucket", "queue"), ("queue", "name")):
-        rows(queue, f"DELETE FROM {{s}}.{table} WHERE {column} = 'other'")
+
+    def deleted() -> bool:
+        try:
+            for table, column in (("waiter", "queue"), ("bucket", "queue"), ("queue", "name")):
+                rows(queue, f"DELETE FROM {{s}}.{table} WHERE {column} = 'other'")
+        except psycopg.errors.ForeignKeyViolation:
+            # Its consumer has said again meanwhile that it waits.
+            return False
+        return True
+
+    until(deleted, "the end of the other queue")
     shop.go.touch()
     assert worker.ended() == 5
     assert "there is no queue 'other'" in worker.errors
