@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -16,6 +17,7 @@ from tests.gate.patience import PATIENCE
 from tests.support import Work
 
 _HOSTILE = "[bold red]x[/] \x1b[2J\x9b31m\u202e\r"
+_FULL = Path("/dev/full")
 
 
 class Login(BaseModel):
@@ -228,6 +230,21 @@ def test_a_reader_that_goes_away(cli: Cli, form: list[str]) -> None:
     with peek.stderr as stderr:
         assert stderr.read() == b""
     assert peek.wait(PATIENCE) == 141
+
+
+@pytest.mark.skipif(not _FULL.exists(), reason="a device of Linux")
+@pytest.mark.parametrize("arguments", [["stats"], ["--help"]], ids=["a command", "the help"])
+def test_a_full_disk_is_one_line(cli: Cli, arguments: list[str]) -> None:
+    with _FULL.open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dagster_sqlqueue.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **cli.environment, "PYTHONPATH": str(PROJECT)},
+            timeout=PATIENCE,
+        )
+    assert done.stderr.splitlines() == [b"error: the output cannot be written: No space left on device"]
+    assert done.returncode == 1
 
 
 def test_an_ascii_terminal(cli: Cli) -> None:
