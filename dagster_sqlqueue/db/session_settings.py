@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.types.datetime import TimestamptzBinaryLoader
 
+from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput
 
 
@@ -97,10 +98,15 @@ def pooler(said: str) -> Pooler:
         ) from None
 
 
+def backend(driver: "psycopg.Connection[Any]") -> int | None:
+    """Return the id of the server process that answers; None: there was no answer."""
+    found = driver.execute(statements.load("backend").encode(), prepare=False).fetchone()
+    return None if found is None else int(found[0])
+
+
 def is_shared(driver: "psycopg.Connection[Any]") -> bool:
     """Return whether the session is not the connection's own.
 
     Then the process id of its backend differs from the one reported on connect, which is the pooler's.
     """
-    found = driver.execute(b"SELECT pg_backend_pid()", prepare=False).fetchone()
-    return found is None or found[0] != driver.info.backend_pid
+    return backend(driver) != driver.info.backend_pid

@@ -18,8 +18,7 @@ def pooler(database: Database) -> Check:
     with database.connection() as connection:
         for _ in range(_TRIES):
             seen = session_settings.is_shared(connection)
-            row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
-            answered.add(row and row[0])
+            answered.add(session_settings.backend(connection))
     return judge(database.pooler, seen=seen or len(answered) > 1, changes=len(answered) > 1)
 
 

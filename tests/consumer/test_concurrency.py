@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.support import Work, rows, until, value
 
 PROJECT = Path(__file__).resolve().parents[2]
 SLOTS = 4
+CROWD = ThreadPoolExecutor(8)
+"""Where async handlers meet: on a small machine the loop's own executor has fewer threads than jobs that are to meet."""
 
 
 def fill(queue: SqlQueue, spec: QueueSpec[Work], count: int) -> None:
@@ -35,7 +38,7 @@ def handlers(meeting: Callable[[int], None]) -> dict[str, Any]:
         return Done({"n": job.payload.n})
 
     async def asynchronous(job: Job[Work]) -> Done:
-        await asyncio.to_thread(meeting, job.payload.n)
+        await asyncio.get_running_loop().run_in_executor(CROWD, meeting, job.payload.n)
         return Done({"n": job.payload.n})
 
     return {"threads": plain, "async": asynchronous}
@@ -58,6 +61,64 @@ def test_as_many_as_there_are_slots_are_worked_on_and_no_more_is_claimed(
     assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SLOTS, 5 * SLOTS, 0)
     assert max(claimed) == SLOTS
     assert value(queue, "SELECT count(DISTINCT (result->>'n')::int) FROM {s}.job_archive") == 5 * SLOTS
+
+
+COUNTED = "jobs side by side"
+"""The application's name of the connections that are counted."""
+
+
+@pytest.fixture
+def taken_by(fresh: SqlQueue) -> Callable[[], set[int]]:
+    """A queue whose claims are noted; gives the server processes that have claimed."""
+    rows(fresh, "CREATE TABLE {s}.taken (backend integer)")
+    rows(
+        fresh,
+        "CREATE FUNCTION {s}.note_taken() RETURNS trigger LANGUAGE plpgsql"
+        " AS $$ BEGIN INSERT INTO {s}.taken VALUES (pg_backend_pid()); RETURN NULL; END $$",
+    )
+    rows(
+        fresh,
+        "CREATE TRIGGER notes AFTER UPDATE OF state ON {s}.job FOR EACH ROW"
+        " WHEN (OLD.state = 'queued' AND NEW.state = 'running') EXECUTE FUNCTION {s}.note_taken()",
+    )
+    return lambda: {pid for (pid,) in rows(fresh, "SELECT backend FROM {s}.taken")}
+
+
+@pytest.mark.parametrize("kind", ["threads", "async"])
+def test_one_connection_claims_for_all_slots_and_one_listens(
+    fresh: SqlQueue, spec: QueueSpec[Work], url: str, taken_by: Callable[[], set[int]], kind: str
+) -> None:
+    """Two in all, however many jobs are worked on; a lease that is extended, and maintenance, may take one for a moment."""
+    slots, rounds = 8, 3
+    together = threading.Barrier(slots, timeout=PATIENCE)
+    seen: list[set[int]] = []
+
+    def connections() -> set[int]:
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+        return {pid for (pid,) in rows(fresh, query, COUNTED)}
+
+    def meeting(n: int) -> None:
+        together.wait()
+        if n % slots == 0:
+            seen.append(connections())
+        together.wait()
+
+    with SqlQueue(url, schema=fresh.database.schema, application_name=COUNTED) as queue:
+        consumer = Consumer(queue, spec, handlers(meeting)[kind], concurrency=slots, maintain=False)
+        with ThreadPoolExecutor(1) as pool:
+            working = pool.submit(consumer.drain, linger_seconds=3_600)
+            try:
+                idle = until(lambda: found if len(found := connections()) == 2 else None, "the connection that listens")
+                fill(fresh, spec, rounds * slots)
+                until(lambda: fresh.depth("work").live == 0, "the end of all jobs")
+                seen.append(connections())
+            finally:
+                consumer.stop()
+            assert working.result().succeeded == rounds * slots
+    assert seen == [idle] * len(seen)
+    assert len(seen) == rounds + 1
+    assert len(taken_by()) == 1
+    assert taken_by() < idle
 
 
 @pytest.mark.parametrize("kind", ["threads", "async"])

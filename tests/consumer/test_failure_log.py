@@ -14,6 +14,7 @@ from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
 from tests.support import Work, claim, make_due, rows, until
 
 LOGGER = "dagster_sqlqueue.failures"
+_OF_JOB = re.compile(r"(?<=^queue work, )job ([0-9a-f-]{36}), ")
 
 
 class Lines:
@@ -24,9 +25,18 @@ class Lines:
 
     @property
     def said(self) -> list[tuple[str, str]]:
-        """Level and text without the job's id, which is none that differs."""
-        records = [record for record in self._caplog.records if record.name == LOGGER]
-        return [(record.levelname, re.sub(r"job [0-9a-f-]{36}, ", "", record.getMessage())) for record in records]
+        """Level and text without the job's id, which is in `jobs`."""
+        return [(record.levelname, _OF_JOB.sub("", record.getMessage(), count=1)) for record in self._records]
+
+    @property
+    def jobs(self) -> list[str | None]:
+        """The id in each line; None where it has none."""
+        found = [_OF_JOB.search(record.getMessage()) for record in self._records]
+        return [match and match[1] for match in found]
+
+    @property
+    def _records(self) -> list[logging.LogRecord]:
+        return [record for record in self._caplog.records if record.name == LOGGER]
 
 
 @pytest.fixture
@@ -69,16 +79,17 @@ def test_each_failed_attempt_is_one_line_in_every_mode(
     queue: SqlQueue, spec: QueueSpec[Work], lines: Lines, mode: str
 ) -> None:
     handler, settings = MODES[mode]
-    queue.enqueue_many(spec, [NewJob(Work(n=n), max_attempts=2) for n in range(5)])
+    jobs = [queue.enqueue(spec, NewJob(Work(n=n), max_attempts=2)) for n in range(5)]
     summary = Consumer(queue, spec, handler, **settings).drain()
     assert (summary.succeeded, summary.retried, summary.failed) == (4, 1, 1)
     assert lines.said == FAILED
+    assert lines.jobs == [str(jobs[0])] * len(FAILED)
 
 
 def test_a_worker_of_a_manager_logs_failures_as_well(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
     spec = replace(spec, strategy="assign")
     queue.create_queue(spec)
-    queue.enqueue(spec, NewJob(Work(n=0), max_attempts=1))
+    job = queue.enqueue(spec, NewJob(Work(n=0), max_attempts=1))
     manager = Manager(queue, "work")
     with AssignedSource(queue, "work", "w") as source:
         consumer = Consumer(queue, spec, _fails, source=source, worker="w")
@@ -86,6 +97,7 @@ def test_a_worker_of_a_manager_logs_failures_as_well(queue: SqlQueue, spec: Queu
         manager.assign()
         until(lambda: consumer.drain().failed)
     assert lines.said == [("ERROR", "queue work, attempt 1 of 1: dead letter: ValueError: a long story of two lines")]
+    assert lines.jobs == [str(job)]
 
 
 def test_the_delay_is_the_one_that_is_waited(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
@@ -107,16 +119,17 @@ def test_what_is_no_failed_attempt_is_not_logged(queue: SqlQueue, spec: QueueSpe
 def test_a_key_that_stops_is_an_error(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
     spec = replace(spec, ordered=True, on_poison="stop")
     queue.create_queue(spec)
-    queue.enqueue(spec, NewJob(Work(n=1), ordering_key="k"))
+    job = queue.enqueue(spec, NewJob(Work(n=1), ordering_key="k"))
     Consumer(queue, spec, lambda job: Reject("it never fits")).drain()
     assert lines.said == [("ERROR", "queue work, attempt 1 of 3: held, its key stopped: it never fits")]
+    assert lines.jobs == [str(job)]
 
 
 @pytest.mark.parametrize("mode", ["leased", "transactional"])
 def test_a_last_attempt_that_killed_its_consumer_is_an_error(
     queue: SqlQueue, spec: QueueSpec[Work], lines: Lines, mode: str
 ) -> None:
-    queue.enqueue(spec, NewJob(Work(n=1), max_attempts=1))
+    job = queue.enqueue(spec, NewJob(Work(n=1), max_attempts=1))
     assert len(claim(queue)) == 1
     make_due(queue)
     assert Consumer(queue, spec, _fails, mode=mode).drain().buried == 1
@@ -124,10 +137,11 @@ def test_a_last_attempt_that_killed_its_consumer_is_an_error(
     assert level == "ERROR"
     assert text.startswith("queue work, attempt 1 of 1: dead letter: ")
     assert "its consumer died or hung" in text
+    assert lines.jobs == [str(job)]
 
 
 def test_a_lease_that_was_lost_is_a_line(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:
-    queue.enqueue(spec, Work(n=1))
+    id = queue.enqueue(spec, Work(n=1))
 
     def overtaken(job: Job[Work]) -> None:
         make_due(queue)
@@ -138,6 +152,7 @@ def test_a_lease_that_was_lost_is_a_line(queue: SqlQueue, spec: QueueSpec[Work],
     assert lines.said == [
         ("WARNING", "queue work, attempt 1 of 3: lease lost: what became of it was refused"),
     ]
+    assert lines.jobs == [str(id)]
 
 
 class Login(Work):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, Selection, SqlQueue
+from dagster_sqlqueue.doctor import schema_checks
 from dagster_sqlqueue.doctor.server_checks import Check, Verdict
 from dagster_sqlqueue.schedules import Schedules
 from tests.cli.support import Cli
@@ -190,3 +191,22 @@ def test_leases_that_no_setting_makes_as_long(
     rows(queue, end_it.group())
     assert findings(queue)["leases"].found.endswith(f"that of job {second}")
     assert rows(queue, "SELECT id FROM {s}.job WHERE state = 'running' AND available_at <= now()") == [(first,)]
+
+
+def test_leases_without_an_end_are_found_behind_more_scheduled_jobs_than_are_read(
+    queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_checks, "_LEASES", 3)
+    made = QueueSpec("other", Work, bucket_count=1)
+    queue.create_queue(made)
+    queue.enqueue_many(made, [Work(n=n) for n in range(2)])
+    endless, distant = (job.id for job in queue.claim("other", limit=2, worker="w"))
+    waiting = [queue.enqueue(made, Work(n=n)) for n in range(8)]
+    held = [id for id in waiting[:2] if id]
+    queue.hold_queued("other", Selection(ids=held), reason="wait")
+    rows(queue, "UPDATE {s}.job SET available_at = now() + interval '30 days' WHERE state = 'queued'")
+    assert findings(queue)["leases"].verdict is Verdict.OK
+    for id, end in ((endless, "'infinity'"), (distant, "now() + interval '20 days'")):
+        rows(queue, f"UPDATE {{s}}.job SET available_at = {end} WHERE id = %s", id)
+        assert findings(queue)["leases"].found.endswith(f"queue other: that of job {id}")
+        rows(queue, "UPDATE {s}.job SET available_at = now() WHERE id = %s", id)

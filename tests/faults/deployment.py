@@ -22,7 +22,7 @@ from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.orchestration import slots
 from tests.faults.checker import audited
 from tests.faults.gates import Caught, Gates
-from tests.faults.location import BOOKED, LEASED
+from tests.faults.location import BOOKED, LEASED, LETHAL
 from tests.faults.task import History
 from tests.gate.patience import PATIENCE
 from tests.support import OwnServer, Work, rows, until, value
@@ -247,9 +247,10 @@ class Deployment:
         self.gates.open(point)
         return began
 
-    def enqueue(self, spec: QueueSpec[Any], count: int) -> None:
-        """Put jobs on a queue, and note them as acknowledged."""
-        jobs = [NewJob(Work(n=self.enqueued + n), id=uuid7()) for n in range(count)]
+    def enqueue(self, spec: QueueSpec[Any], count: int, *, lethal: int = -1, **more: Any) -> None:
+        """Put jobs on a queue, and note them as acknowledged. The one at the place `lethal` kills what begins it."""
+        notes = [LETHAL if n == lethal else "" for n in range(count)]
+        jobs = [NewJob(Work(n=self.enqueued + n, note=note), id=uuid7(), **more) for n, note in enumerate(notes)]
         self.queue.enqueue_many(spec, jobs)
         self._mine.note("enqueued", ids=[str(job.id) for job in jobs])
         self.enqueued += count

@@ -13,6 +13,7 @@ Its processes pass by gates at each hand-over, and the runs write a history. Whe
 import itertools
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ CLEANUP = os.environ.get("SQLQUEUE_FAULTS_CLEANUP", "yes") == "yes"
 """Whether there are sensors that clean up after runs."""
 BATCH = 100
 RUNS = 2
+LETHAL = "lethal"
+"""The note of a job that kills its run's process."""
 MIDDLE = 10
 """The job of a run's first batch at which it can be caught."""
 
@@ -185,6 +188,8 @@ class WatchedResource(SqlQueueResource):
 
 def _work(job: Job[Work]) -> None:
     history.note("handled", id=str(job.id), lease_no=job.lease_no, queue=job.queue)
+    if job.payload.note == LETHAL:
+        os.kill(os.getpid(), signal.SIGKILL)
     if next(handled) == MIDDLE:
         gates.pass_by(f"{job.queue}.handling", **this_run)
 

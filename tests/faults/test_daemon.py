@@ -4,18 +4,20 @@ Two queues of 16 buckets are worked off at the same time, one under leases and o
 between a tick and the end of its run somebody is caught at a gate, and killed there.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from dagster_sqlqueue import QueueSpec
 from tests.faults import aftermath
 from tests.faults.deployment import Deployment
-from tests.faults.location import BOOKED, LEASED, MIDDLE
+from tests.faults.location import BOOKED, LEASED, LETHAL, MIDDLE
 from tests.gate.patience import FULL, PATIENCE, sized
 from tests.gate.plugin import note_figures
-from tests.support import OwnServer, rows, until, value
+from tests.support import OwnServer, Work, rows, until, value
 
 JOBS = 20_000
 PORTION = 1_600
@@ -285,6 +287,33 @@ def test_a_run_that_is_cancelled_gives_its_jobs_back_at_once(deployed: Deploymen
     assert aftermath.wrong(d) == []
     # No lease had to run out.
     assert not any(wait.orphan for wait in aftermath.waits(d))
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("spec", [LEASED, BOOKED], ids=["leased", "booked"])
+@undisturbed
+@pytest.mark.timeout(1_200)
+def test_a_job_that_kills_its_run_dies_alone(deployed: Deployment, spec: QueueSpec[Work]) -> None:
+    """Runs that the sensor requested: one dies with everything in hand, and the next ones with the culprit only."""
+    d = deployed
+    d.start_code_server()
+    d.enqueue(spec, 50, lethal=17, max_attempts=3)
+    d.start_daemon()
+    d.drained()
+    ended = rows(d.queue, "SELECT payload ->> 'note', state, attempt, count(*) FROM {s}.job_archive GROUP BY 1, 2, 3")
+    assert sorted(ended) == [("", "succeeded", 1, 49), (LETHAL, "failed", 3, 1)]
+    (letter,) = d.queue.dead_letters(spec.name)
+    assert "its consumer died" in (letter.error or "")
+    begun = Counter(event["id"] for history in d.histories() for event in history if event["event"] == "handled")
+    # Once among the others, and three times by itself.
+    assert begun[str(letter.id)] == 4
+    died = d.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+    note_figures(runs_that_died=len(died))
+    assert len(died) == 4
+    if spec is BOOKED:
+        assert value(d.queue, "SELECT count(*) = 49 AND count(DISTINCT job) = 49 FROM {s}.effect")
+    assert aftermath.shared(d) == []
+    assert aftermath.never_made(d) == []
 
 
 @pytest.mark.prove

@@ -21,8 +21,8 @@ WITHOUT: dict[str, str] = {
         batch_list doctor_batches doctor_declarations doctor_schedules schedules sensitive_add sensitive_names subscriptions
     """,
     "locks, settings, savepoints, listening and snapshots: no table": """
-        ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end migration_lock
-        migration_patience slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
+        backend ended_listen filter_matches isolation key_try key_wait limit_lock merge_again merge_begin merge_end
+        migration_lock migration_patience slot_lock snapshot spark_export_snapshot spark_keep_archive spark_keep_live
         transaction_settings waiter_listen open_writers batch_patience
     """,
     "the catalog, and what the server says of itself": """

@@ -1,6 +1,6 @@
 """A consumer maintains what is due, and removes nothing that is to be kept."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import date, timedelta
 
 import psycopg
 import pytest
@@ -14,18 +14,22 @@ from tests.roles.support import Staff
 from tests.support import Work, rows, value
 from tests.support.archived import archive
 
-_TODAY = datetime.now(UTC).date()
+
+def _today(staff: Staff) -> date:
+    """The day, in UTC, by the database's clock."""
+    day: date = value(staff.owner, "SELECT CAST(timezone('UTC', now()) AS date)")
+    return day
 
 
 def test_a_consumer_does_what_is_due(shared: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_checked_at", {})
     monkeypatch.setattr(upkeep, "_LEAVE_SECONDS", PATIENCE)
-    owner, consumer = shared.owner, shared.users[Role.CONSUMER]
+    owner, consumer, today = shared.owner, shared.users[Role.CONSUMER], _today(shared)
     spec = QueueSpec("upkept", Work, retention_days=3)
     owner.create_queue(spec)
     for back in (2, 5):
-        archive(owner, _TODAY - timedelta(days=back), name="upkept")
-    last = _TODAY + timedelta(days=7)
+        archive(owner, today - timedelta(days=back), name="upkept")
+    last = today + timedelta(days=7)
     rows(owner, f"DROP TABLE {{s}}.job_archive_{last:%Y%m%d}")
     rows(owner, "INSERT INTO {s}.stale_write SELECT 'upkept', CAST(now() AS date) - 92, 1")
     rows(owner, "UPDATE {s}.maintenance SET due_at = now()")
@@ -34,7 +38,7 @@ def test_a_consumer_does_what_is_due(shared: Staff, monkeypatch: pytest.MonkeyPa
     kept = rows(
         owner, "SELECT DISTINCT CAST(timezone('UTC', finished_at) AS date) FROM {s}.job_archive WHERE queue = 'upkept'"
     )
-    assert kept == [(_TODAY - timedelta(days=2),)]
+    assert kept == [(today - timedelta(days=2),)]
     assert value(owner, "SELECT count(*) FROM {s}.stale_write WHERE queue = 'upkept'") == 0
     assert value(owner, f"SELECT count(*) FROM {{s}}.job_archive_{last:%Y%m%d}") == 0
     assert not Maintenance(consumer.catalog).maintain_if_due(stopping=lambda: False).ran
@@ -57,7 +61,7 @@ def test_a_consumer_does_what_is_due(shared: Staff, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_nothing_that_is_to_be_kept_can_be_removed(shared: Staff, attempt: str, changed: int | None) -> None:
-    archive(shared.owner, _TODAY - timedelta(days=1), name="work")
+    archive(shared.owner, _today(shared) - timedelta(days=1), name="work")
     with shared.connected(Role.CONSUMER) as connection:
         if changed is None:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -15,14 +14,15 @@ from tests.support import Work, rows, until, value
 from tests.support.archived import archive
 
 KEPT = QueueSpec("kept", Work, retention_days=3)
-OLD = datetime.now(UTC).date() - timedelta(days=9)
+OLD = "CAST(timezone('UTC', now()) AS date) - 9"
+"""The day of the job, by the database's clock."""
 
 
 @pytest.fixture
 def mill(any_server: str) -> Iterator[Staff]:
     """Users of a schema with a job that ended days ago, a step of people and a batch: none of them is kept any more."""
     with staffed(any_server, KEPT) as staff:
-        archive(staff.owner, OLD, name="kept")
+        archive(staff.owner, value(staff.owner, f"SELECT {OLD}"), name="kept")
         rows(
             staff.owner,
             "INSERT INTO {s}.job_event (job_id, no, queue, at, actor, action)"
@@ -38,7 +38,7 @@ def mill(any_server: str) -> Iterator[Staff]:
 
 
 _DELETING = {
-    "a day": f"SELECT {{s}}.drop_archive_partition('{OLD}', NULL)",
+    "a day": f"SELECT {{s}}.drop_archive_partition({OLD}, NULL)",
     "rows": "SELECT {s}.trim_archive('kept', 1000)",
     "steps": "SELECT {s}.trim_events('kept', '-infinity', gen_random_uuid(), 0, 1000)",
     "batches": "SELECT {s}.forget_batches('kept')",

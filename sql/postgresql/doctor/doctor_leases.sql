@@ -15,26 +15,18 @@ FROM (
         SELECT statement_timestamp() + make_interval(secs => q.lease_seconds + :seconds) AS at
     ) AS latest
     CROSS JOIN LATERAL (
-        SELECT endless.id, endless.batch_id, endless.state
+        SELECT far.id, far.batch_id, far.state
         FROM sqlqueue.lane AS l
+        -- Those without an end come last, behind as many with one as are read: they are looked for by themselves as well.
+        CROSS JOIN (VALUES (CAST('infinity' AS timestamptz)), (latest.at)) AS ends (least)
         CROSS JOIN LATERAL (
             SELECT j.id, j.batch_id, j.state
             FROM sqlqueue.job AS j
             WHERE j.queue = l.queue AND j.bucket = l.bucket AND j.priority = l.priority
-              AND j.available_at = 'infinity'
+              AND j.available_at >= ends.least
+            ORDER BY j.available_at
             LIMIT :limit
-        ) AS endless
-        WHERE l.queue = q.name
-        UNION ALL
-        SELECT distant.id, distant.batch_id, distant.state
-        FROM sqlqueue.lane AS l
-        CROSS JOIN LATERAL (
-            SELECT j.id, j.batch_id, j.state
-            FROM sqlqueue.job AS j
-            WHERE j.queue = l.queue AND j.bucket = l.bucket AND j.priority = l.priority
-              AND j.available_at > latest.at AND j.available_at < 'infinity'
-            LIMIT :limit
-        ) AS distant
+        ) AS far
         WHERE l.queue = q.name
         UNION
         SELECT j.id, j.batch_id, j.state
