@@ -1,12 +1,15 @@
-"""The page `docs/benchmarks.md` and its plots, made of what was recorded: `python -m benchmarks.page`."""
+"""The page `docs/benchmarks.md` with its plots, and the tables of Spark's figures on other pages, made of what was recorded:
+`python -m benchmarks.page`.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import spark_tables
 from benchmarks.harness import Figure
 from benchmarks.record import Group, recorded
 from benchmarks.rivals.contenders import CONTENDERS
-from benchmarks.showing import bound, number
+from benchmarks.showing import measured, number, table
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
@@ -82,12 +85,13 @@ def write() -> None:
         if group.name == _RIVALS:
             _plot(group)
     PAGE.write_text(text_of(groups), encoding="utf-8")
+    spark_tables.write(groups)
 
 
 def _beside(group: Group) -> list[str]:
     figures = _by_contender(group)
     lines = [
-        _measured(group),
+        measured(group),
         "",
         "| queue | " + " | ".join(_COLUMNS.values()) + " |",
         "| --- |" + " ---: |" * len(_COLUMNS),
@@ -99,39 +103,22 @@ def _beside(group: Group) -> list[str]:
     lines += ["What each does for a job:", "", "| queue | duty |", "| --- | --- |"]
     lines += [f"| {contender.name} | {contender.duty} |" for contender in CONTENDERS]
     shares = [figure for figure in group.figures if figure.floor is not None or figure.aim is not None]
-    return [*lines, "", "What the library is held to, share by share of each round:", "", *_table(shares)]
+    return [*lines, "", "What the library is held to, share by share of each round:", "", *table(shares)]
 
 
 def _profile(group: Group) -> str:
-    lines = ["\n## Where the CPU goes\n", _measured(group), ""]
+    lines = ["\n## Where the CPU goes\n", measured(group), ""]
     lines += [
         "Of a drain by one process in batches of 100, and of a bulk enqueue; the five functions of Python that run longest",
         "by themselves, in percent of the time in which the interpreter runs.",
         "",
-        *_table(group.figures),
+        *table(group.figures),
     ]
     return "\n".join(lines)
 
 
 def _group(group: Group) -> str:
-    return "\n".join([f"\n### {group.name}\n", _measured(group), "", *_table(group.figures)])
-
-
-def _measured(group: Group) -> str:
-    return f"`python -m benchmarks {group.name}`, {group.date}: {group.machine}."
-
-
-def _table(figures: Sequence[Figure]) -> list[str]:
-    lines = ["| figure | median | lowest | highest | floor | aim |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
-    for figure in figures:
-        floor = "" if figure.floor is None else bound(figure.floor, figure)
-        aim = "" if figure.aim is None else bound(figure.aim, figure)
-        lines.append(
-            f"| {figure.name.strip()} | {number(figure.median)} {figure.unit} | {number(min(figure.rounds))} |"
-            f" {number(max(figure.rounds))} | {floor}{'' if figure.passed else ', **missed**'} |"
-            f" {aim}{'' if figure.reached else ', **not reached**'} |"
-        )
-    return lines
+    return "\n".join([f"\n### {group.name}\n", measured(group), "", *table(group.figures)])
 
 
 def _by_contender(group: Group) -> dict[str, dict[str, Figure]]:

@@ -1,4 +1,4 @@
-"""Figures as tables in a terminal."""
+"""Figures as tables, in a terminal and in Markdown."""
 
 import os
 import platform
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import Bench, Figure
+from benchmarks.record import Group
 
 
 def machine_of(bench: Bench) -> str:
@@ -70,3 +71,22 @@ def bound(value: float, figure: Figure) -> str:
 def number(value: float) -> str:
     """A figure as people read it."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def measured(group: Group) -> str:
+    """How, when and on what a group was measured."""
+    return f"`python -m benchmarks {group.name}`, {group.date}: {group.machine}."
+
+
+def table(figures: Sequence[Figure]) -> list[str]:
+    """The lines of a table in Markdown."""
+    lines = ["| figure | median | lowest | highest | floor | aim |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+    for figure in figures:
+        floor = "" if figure.floor is None else bound(figure.floor, figure)
+        aim = "" if figure.aim is None else bound(figure.aim, figure)
+        lines.append(
+            f"| {figure.name.strip()} | {number(figure.median)} {figure.unit} | {number(min(figure.rounds))} |"
+            f" {number(max(figure.rounds))} | {floor}{'' if figure.passed else ', **missed**'} |"
+            f" {aim}{'' if figure.reached else ', **not reached**'} |"
+        )
+    return lines

@@ -11,8 +11,11 @@ from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.slot_runs import short
 
 _LIBRARY = frozenset(
-    name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.QueueError)
+    f"{one.__module__}.{one.__qualname__}"
+    for one in vars(errors).values()
+    if isinstance(one, type) and issubclass(one, errors.QueueError)
 )
+"""As a stored error begins: its class, with the module. The class's name alone may be another's."""
 _LONGEST = 200
 _CLOCK_SECONDS = 60.0
 """How far the clocks of the database and of Dagster may differ."""
@@ -50,8 +53,9 @@ def _reason(instance: dg.DagsterInstance, run_id: str) -> str:
         error = error.cause
     if error is None or error.cls_name is None:
         return " before its op had begun, or without an error; see its page"
-    if error.cls_name not in _LIBRARY:
+    kind, _, said = error.message.partition(": ")
+    if kind not in _LIBRARY:
         return f" with {error.cls_name}; see its page"
     # Its first sentence: what is wrong, and what to do.
-    message = " ".join(error.message.partition(": ")[2].split()).partition(". ")[0]
+    message = " ".join(said.split()).partition(". ")[0]
     return f": {message if len(message) <= _LONGEST else message[: _LONGEST - 1] + '…'}"

@@ -1,6 +1,6 @@
 """An asset of days as Dagster has it: its partitions, kinds and checks, and the configuration of its launches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -104,8 +104,11 @@ def declared(
         @under_key(resource_key)
         def days(
             context: dg.AssetExecutionContext, config: DayConfig, sqlqueue: SqlQueueResource, spark: SparkResource
-        ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # Dagster knows it by this name, beside check results
+        ) -> Iterator[dg.MaterializeResult[Any]]:
             with library_errors_as_failures(), task_errors_restored():
-                return work.run(context, sqlqueue, spark, recompute=config.recompute)
+                result = work.run(context, sqlqueue, spark, recompute=config.recompute)
+            yield result
+            for event in work.versioned(context):
+                context.log_event(event)
 
     return days

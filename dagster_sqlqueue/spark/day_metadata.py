@@ -22,6 +22,9 @@ UNCHANGED = "unchanged"
 
 ROW_COUNT = "dagster/partition_row_count"
 
+_VERSION_TAG = "dagster/data_version"
+_GIVEN_TAG = "dagster/data_version_is_user_provided"
+
 _BAR = 30
 
 StatisticsOf = Callable[[pa.Table], Mapping[str, int | float]]
@@ -57,9 +60,19 @@ def row_count(shown: Mapping[str, Any]) -> int:
     return int(found.value if isinstance(found, dg.MetadataValue) else found)
 
 
-def data_version(last: dg.AssetMaterialization | None) -> str | None:
-    """Return the data version under which Dagster knows a materialisation."""
-    return (last.tags or {}).get("dagster/data_version") if last else None
+def contents(shown: Mapping[str, Any]) -> str:
+    """Return what a day was made of, by its metadata."""
+    found = shown[CONTENTS]
+    return str(found.value if isinstance(found, dg.MetadataValue) else found)
+
+
+def versioned(last: dg.AssetMaterialization) -> dg.AssetMaterialization | None:
+    """Return a materialisation with what its day was made of as its data version; None: it has that one, or says nothing."""
+    made, tags = made_of(last), last.tags or {}
+    if made is None or tags.get(_VERSION_TAG) == made:
+        return None
+    given = {**tags, _VERSION_TAG: made, _GIVEN_TAG: "true"}
+    return dg.AssetMaterialization(last.asset_key, last.description, last.metadata, last.partition, tags=given)
 
 
 def of_day(stats: DayStats | None, first_finished: datetime | None, contents: str, row_count: int) -> dict[str, Any]:

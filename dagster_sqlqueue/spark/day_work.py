@@ -1,7 +1,7 @@
 """A run of an asset of days: which of them changed, compute those, show and check all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import time
 from pathlib import Path
@@ -214,12 +214,21 @@ class DayWork(ABC):
         for day in days:
             # With those of the run, which Dagster would show before those of the day.
             context.add_asset_metadata({**shown[day], **result}, partition_key=day)
-        version = self._version(found, accounts, days[0]) if changed else day_metadata.data_version(found.last[days[0]])
         return dg.MaterializeResult(
-            # A run has one for all its days; of one day it is the day's own.
-            data_version=dg.DataVersion(version) if len(days) == 1 and version else None,
+            # A result has one for all its days.
+            data_version=dg.DataVersion(day_metadata.contents(shown[days[0]])) if len(days) == 1 else None,
             check_results=self._checks(queue, found, accounts, there, shown),
         )
+
+    def versioned(self, context: dg.AssetExecutionContext) -> Iterator[dg.AssetMaterialization]:
+        """Yield the days of a run once more, each with its own data version: those that have another one.
+
+        Dagster gives all days of a run the data version of its result, which it has stored before this is called.
+        """
+        for day in context.partition_keys:
+            last = day_metadata.last_materialization(context.instance, self.asset_key, day)
+            if last is not None and (event := day_metadata.versioned(last)) is not None:
+                yield event
 
     def _find(self, queue: SqlQueue, days: Sequence[str], instance: dg.DagsterInstance) -> Found:
         directory = None if self.output is None else remote.writable(self.output())

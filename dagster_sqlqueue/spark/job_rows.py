@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pydantic
+from pydantic.fields import FieldInfo
 from pyspark.sql.types import DataType, StructType
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
@@ -146,12 +147,25 @@ def _payload_columns(option: str | None, names: Sequence[str]) -> list[str] | No
 
 def _check_clear(payload: type[pydantic.BaseModel], names: Iterable[str]) -> None:
     """Check that no column is both a field of the payload, which might do without, and a setting of the job."""
-    fields = {field.alias or name for name, field in payload.model_fields.items()}
-    if both := [name for name in names if name in _OWN and name in fields]:
+    by_name = bool(payload.model_config.get("populate_by_name") or payload.model_config.get("validate_by_name"))
+    read = {given for name, field in payload.model_fields.items() for given in _read_from(name, field, by_name)}
+    if both := [name for name in names if name in _OWN and name in read]:
         raise InvalidInput(
             f"column {both[0]!r} is a field of {payload.__name__} and a setting of the job: name the payload's columns in"
             f" the option 'payloadColumns' instead of {_ALL!r}; the others are settings"
         )
+
+
+def _read_from(name: str, field: FieldInfo, by_name: bool) -> Iterator[str]:
+    """Yield the names of an object's members from which a model reads a field."""
+    alias = field.validation_alias
+    if alias is None or by_name:
+        yield name
+    for given in alias.choices if isinstance(alias, pydantic.AliasChoices) else [alias]:
+        if isinstance(given, pydantic.AliasPath):
+            yield str(given.path[0])
+        elif given is not None:
+            yield given
 
 
 def _check_payload(kind: DataType) -> None:

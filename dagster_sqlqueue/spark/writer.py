@@ -11,7 +11,7 @@ Where `register_source` was given the payload model of the queue, every row must
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import staged_jobs
 from dagster_sqlqueue.spark.job_rows import JobRows
@@ -95,6 +95,15 @@ class _Writing:
         keep_imports()
         return staged
 
+    def _drop(self, write_ids: Iterable[UUID]) -> None:
+        try:
+            with self._connected() as queue:
+                for write_id in write_ids:
+                    staged_jobs.drop(queue, write_id)
+        except DatabaseUnavailable as error:
+            # Raised here, it would hide the error of the write, which probably is the same.
+            logger.warning("what a failed write staged is left to maintenance, which removes it after a day: %s", error)
+
 
 class Writer(_Writing, DataSourceArrowWriter):
     """Writes a data frame.
@@ -158,8 +167,7 @@ class Writer(_Writing, DataSourceArrowWriter):
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
         """Delete what was staged."""
-        with self._connected() as queue:
-            staged_jobs.drop(queue, self._id)
+        self._drop([self._id])
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -213,10 +221,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     def abort(self, messages: "Sequence[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803
         """Delete what was staged for a micro-batch."""
-        accepted = [message for message in messages if isinstance(message, Accepted)]
-        with self._connected() as queue:
-            for write_id in {message.staged.write_id for message in accepted}:
-                staged_jobs.drop(queue, write_id)
+        self._drop({message.staged.write_id for message in messages if isinstance(message, Accepted)})
 
 
 def _read_only(queue: SqlQueue) -> InvalidInput:

@@ -1,5 +1,10 @@
 """The page of the benchmarks says what was recorded."""
 
+from pathlib import Path
+
+import pytest
+
+from benchmarks import spark_tables
 from benchmarks.page import DOCS, PAGE, text_of
 from benchmarks.record import recorded
 
@@ -12,3 +17,22 @@ def test_its_plots_are_there() -> None:
     named = [line.partition("](")[2].rstrip(")") for line in text_of(recorded()).splitlines() if line.startswith("![")]
     assert len(named) == 4
     assert [name for name in named if not (DOCS / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", [spark_tables.SIZING, spark_tables.FLOORS], ids=lambda page: page.name)
+def test_the_figures_of_spark_on_other_pages_are_what_was_recorded(page: Path) -> None:
+    assert spark_tables.between(page) == spark_tables.tables(recorded())[page]
+    assert spark_tables.between(page).count("\n|") > 8
+
+
+def test_every_floor_of_spark_is_in_the_table() -> None:
+    found = spark_tables.between(spark_tables.FLOORS)
+    held = [
+        figure
+        for group in recorded()
+        if group.name in (spark_tables.READ, spark_tables.CONSUME)
+        for figure in group.figures
+        if figure.floor is not None
+    ]
+    assert len(held) > 10
+    assert found.count("| ≥ ") + found.count("| ≤ ") >= len(held)

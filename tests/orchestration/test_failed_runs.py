@@ -72,13 +72,18 @@ def test_it_says_no_more_of_it_once_a_run_has_taken_the_jobs(
     assert "failed" not in status(deployment.tick(wrong.sensor, cursor=first.cursor))
 
 
+class InvalidInput(Exception):
+    """Another's, with the name of one of the library's."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, InvalidInput])
 def test_the_error_of_others_is_named_by_its_class_alone(
-    deployment: Deployment, consumer: QueueConsumer[Work], monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, consumer: QueueConsumer[Work], monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     """It may quote what is in a job, or a password."""
 
     def broken(*_: object) -> None:
-        raise RuntimeError(SECRET)
+        raise kind(SECRET)
 
     deployment.enqueue_many(3)
     first = deployment.tick(consumer.sensor)
@@ -88,7 +93,7 @@ def test_the_error_of_others_is_named_by_its_class_alone(
     assert not failed.success
     expire(deployment.queue)
     second = deployment.tick(consumer.sensor, cursor=first.cursor)
-    assert f"; run {failed.run_id[:8]} failed with RuntimeError; see its page" in status(second)
+    assert f"; run {failed.run_id[:8]} failed with {kind.__name__}; see its page" in status(second)
     assert SECRET not in second.cursor
 
 

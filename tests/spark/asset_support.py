@@ -1,6 +1,6 @@
 """A daily asset, and its runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,20 @@ def shown(done: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
 
 def versions(done: dg.ExecuteInProcessResult) -> list[str]:
     return [(one.tags or {})["dagster/data_version"] for one in done.asset_materializations_for_node("sizes")]
+
+
+def data_versions(instance: dg.DagsterInstance, days: Sequence[str] = DAYS) -> dict[str, str]:
+    """The data version of each day, as Dagster has it."""
+    found = {}
+    for day in days:
+        record = instance.get_latest_data_version_record(dg.AssetKey("sizes"), partition_key=day)
+        assert record is not None
+        assert record.asset_materialization is not None
+        tags = record.asset_materialization.tags or {}
+        # With what tells Dagster whether the day is out of date.
+        assert {"dagster/code_version", "dagster/data_version_is_user_provided"} <= tags.keys()
+        found[day] = tags["dagster/data_version"]
+    return found
 
 
 def not_passed(done: dg.ExecuteInProcessResult) -> dict[str, str]:

@@ -112,6 +112,7 @@ def wrong_in(queue: SqlQueue, output: Path, found: Sequence[Sale], *, results: b
         ("rows of the table", in_table(queue), sums),
         ("rows of the files", in_files(output), sums),
         ("live jobs", waiting(queue), []),
+        ("attempts", rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive WHERE queue = 'sales'"), [(1,)]),
         ("staged", left_behind(queue, output), []),
         ("publications whose files are not moved", rows(queue, "SELECT key FROM {s}.batch WHERE unmoved"), []),
     ]

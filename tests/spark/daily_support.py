@@ -111,6 +111,7 @@ def wrong_in(queue: SqlQueue, output: Path | str, *, in_a_table: bool = True) ->
         ("rows of the table", in_table(queue), expected(DAYS) if in_a_table else []),
         ("rows of the files", in_files(output), expected(DAYS)),
         ("live jobs", waiting(queue), []),
+        ("attempts", rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive WHERE queue = 'daily'"), [(1,)]),
         ("staged", [*remote.directory_of(output).glob(".staging/*")], []),
         ("publications whose files are not moved", rows(queue, "SELECT key FROM {s}.batch WHERE unmoved"), []),
     ]

@@ -94,8 +94,8 @@ def consume_some_days(url: str, schema: str, output: str, days_at_once: int) -> 
         return sum(day["jobs_consumed"] for day in made.shown.values())
 
 
-def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
-    """Consume, writing down each step; die by SIGKILL before step `last`, which is the last one written down."""
+def counted(output: str, last: int | None, log: str) -> list[str]:
+    """Note each step from now on, and die by SIGKILL before step `last`, which is the last one written down."""
     steps: list[str] = []
 
     def step(name: str) -> None:
@@ -133,6 +133,12 @@ def run(url: str, schema: str, output: str, mode: str, last: int | None, log: st
         (shutil, "rmtree"),
     ):
         stepping(place, name)
+    return steps
+
+
+def run(url: str, schema: str, output: str, mode: str, last: int | None, log: str) -> None:
+    """Consume, writing down each step; die by SIGKILL before step `last`, which is the last one written down."""
+    steps = counted(output, last, log)
     if mode in (DAILY, PARTS):
         jobs = consume_some_days(url, schema, output, len(DAYS) if mode == DAILY else 1)
     else:

@@ -14,7 +14,17 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import queue_asset_key
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark.assets import sqlqueue_daily_asset
-from tests.spark.asset_support import NOBODYS, PARTITIONS, Run, checks, daily_asset, not_passed, shown, versions
+from tests.spark.asset_support import (
+    NOBODYS,
+    PARTITIONS,
+    Run,
+    checks,
+    daily_asset,
+    data_versions,
+    not_passed,
+    shown,
+    versions,
+)
 from tests.spark.daily_support import (
     DAILY,
     DAYS,
@@ -137,7 +147,7 @@ def test_a_day_shows_its_columns_waits_and_hours_and_is_checked(
 
 
 def test_a_day_of_which_nothing_changed_is_a_no_op_and_starts_no_spark(
-    queue: SqlQueue, session: SparkSession, output: Path, run: Run, without_spark: Run
+    queue: SqlQueue, session: SparkSession, output: Path, run: Run, without_spark: Run, instance: dg.DagsterInstance
 ) -> None:
     prepare(queue)
     first = run(DAYS[0], DAYS[2])
@@ -149,8 +159,12 @@ def test_a_day_of_which_nothing_changed_is_a_no_op_and_starts_no_spark(
     for day in DAYS:
         assert {**shown(again)[day], "unchanged": False, "days_computed": "3 of 3"} == shown(first)[day]
     assert not_passed(again) == NOBODYS
-    one = without_spark(DAYS[0])
-    assert versions(one) == versions(again)[:1] or versions(one) == versions(first)[:1]
+    # Each day has its own data version, of what it is made of, alone or in a range.
+    before = data_versions(instance)
+    assert before == {day: one["sqlqueue/contents"] for day, one in shown(first).items()}
+    assert len(set(before.values())) > 1
+    assert versions(without_spark(DAYS[0])) == [before[DAYS[0]]]
+    assert data_versions(instance) == before
     # What changes a day: an event more, a job more, an output that is gone, or somebody who asks for it.
     assert not without_spark(DAYS[0], recompute=True).success
     archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": 7})])
@@ -163,6 +177,8 @@ def test_a_day_of_which_nothing_changed_is_a_no_op_and_starts_no_spark(
         DAYS[2]: True,
     }
     assert shown(mixed)[DAYS[1]]["dagster/partition_row_count"] == 2
+    after = data_versions(instance)
+    assert [day for day in DAYS if after[day] != before[day]] == [DAYS[1]]
     assert in_table(queue) == in_files(output) != expected(DAYS)
     shutil.rmtree(output / f"day={DAYS[0]}")
     assert not without_spark(DAYS[0]).success

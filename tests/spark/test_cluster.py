@@ -179,3 +179,21 @@ def test_an_archive_asset_is_materialised_though_an_executor_is_killed(
     assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
     gates.open("task")
     until(lambda: not psutil.pid_exists(caught.pid), "the end of the killed executor's worker")
+
+
+@pytest.mark.prove
+@pytest.mark.usefixtures("two_workers")
+def test_the_daily_asset_is_materialised_by_two_workers_though_an_executor_is_killed(
+    cluster: Cluster, start_driver: Start, gates: Gates, queue: SqlQueue, output: Path
+) -> None:
+    """In Dagster, as it is on one machine: what it writes, shows and checks, and that a second run has nothing to do."""
+    prepare(queue)
+    gates.arm("task")
+    driver = start_driver("cluster_asset_driver", daily=True)
+    caught = gates.wait("task")
+    cluster.kill_executor_of(caught.pid)
+    assert driver.wait(JVM_PATIENCE) == 0
+    assert wrong_in(queue, output) == []
+    assert in_table(queue) == in_files(output) == expected(DAYS)
+    gates.open("task")
+    until(lambda: not psutil.pid_exists(caught.pid), "the end of the killed executor's worker")

@@ -13,8 +13,8 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import SqlQueueResource
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.spark import batches, build_daily_sensor, sinks
-from tests.gate.patience import PATIENCE
-from tests.spark.asset_support import Run, checks, daily_asset
+from tests.gate.patience import PATIENCE, sized
+from tests.spark.asset_support import Run, checks, daily_asset, data_versions
 from tests.spark.daily_support import (
     DAILY,
     DAYS,
@@ -83,6 +83,25 @@ def test_the_run_that_the_sensor_asks_for_consumes_the_days(
     assert job.execute_in_process(tags=request.tags, instance=tick.instance).success
     assert in_table(queue) == in_files(output) == expected(DAYS)
     assert "nothing due" in tick().skip_message
+
+
+def test_a_year_of_due_days_is_asked_for_in_runs_of_a_month(
+    queue: SqlQueue, output: Path, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    year = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
+    tick = Tick(daily_asset(queue, output, partitions_def=year), resources, instance)
+    days = year.get_partition_keys()
+    prepare(queue, days, [f"account {number}" for number in range(sized(2, 275))])
+    asked: list[str] = []
+    runs = 0
+    while isinstance(request := tick(), dg.RunRequest):
+        chosen = year.get_partition_keys_in_range(
+            dg.PartitionKeyRange(*(request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end")))
+        )
+        rows(queue, "DELETE FROM {s}.job WHERE queue = 'daily' AND payload ->> 'day' = ANY(%s)", chosen)
+        assert 0 < len(chosen) <= 31
+        asked, runs = asked + list(chosen), runs + 1
+    assert (asked, runs) == (days, 12)
 
 
 def test_the_sensor_says_when_the_next_is_due(queue: SqlQueue, tick: Tick) -> None:
@@ -191,6 +210,7 @@ def test_an_event_that_ends_late_makes_its_day_red_and_has_it_computed_again(
     run = Run(asset, resources, instance)
     assert run(DAYS[0], DAYS[1]).success
     assert "nothing due" in tick().skip_message
+    versions = data_versions(instance, DAYS[:2])
     # Of a day that is computed; of one that is not; of an account that is not among them.
     late = {"day": DAYS[0], "account": "ATL", "size": 7}
     archive(queue, [Done(late), Done({**late, "day": DAYS[2]}), Done({**late, "day": DAYS[1], "account": "nobody's"})])
@@ -206,6 +226,11 @@ def test_an_event_that_ends_late_makes_its_day_red_and_has_it_computed_again(
     assert checks(again)["no_event_late"][0]
     assert in_table(queue) == in_files(output) != before
     assert "nothing due" in tick().skip_message
+    now = data_versions(instance, DAYS[:2])
+    assert now[DAYS[0]] != versions[DAYS[0]]
+    assert now[DAYS[1]] == versions[DAYS[1]]
+    assert checks(run(DAYS[0], DAYS[1]))["no_event_late"][0]
+    assert data_versions(instance, DAYS[:1]) == {DAYS[0]: now[DAYS[0]]}
 
 
 def test_the_sensor_asks_for_no_partition_that_is_not_there(queue: SqlQueue, tick: Tick) -> None:

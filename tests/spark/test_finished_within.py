@@ -19,6 +19,7 @@ from dagster_sqlqueue.spark.daily import ArchiveRead
 from tests.spark.asset_support import PARTITIONS, Run, checks, daily_asset, shown
 from tests.spark.daily_support import DAILY, DAYS, READS, add, compute, in_files, in_table, table
 from tests.spark.support import Done, archive
+from tests.support import rows, until, value
 from tests.support.few import few
 
 SHARES_A_SCHEMA = True
@@ -85,6 +86,52 @@ def test_a_day_has_the_jobs_that_finished_in_its_time_whichever_days_it_is_read_
     archive(queue, [Done({"day": DAYS[1], "account": "ATL", "size": 4}, at=MIDNIGHT)])
     assert run(DAYS[1]).success
     assert in_table(queue)[1] == (SECOND, "ATL", 3, 7)
+
+
+MANY = [(date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(36)]
+EACH = 50
+
+
+def read_rows(queue: SqlQueue) -> int:
+    """How many rows of the archive were read since it was made; connections say so when they end."""
+
+    schema = queue.database.schema
+
+    def others() -> list[tuple[Any, ...]]:
+        here = "datname = current_database() AND pid <> pg_backend_pid() AND strpos(query, %s) > 0"
+        return rows(queue, f"SELECT pid FROM pg_stat_activity WHERE {here}", schema)
+
+    until(lambda: not others(), "the end of the run's connections")
+    rows(queue, "SELECT pg_stat_force_next_flush()")
+    read = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_all_tables"
+    return int(value(queue, f"{read} WHERE schemaname = %s AND relname ~ '^job_archive'", schema))
+
+
+@pytest.mark.own_schema
+def test_a_day_of_many_reads_only_its_own_part_of_the_archive(
+    queue: SqlQueue, session: SparkSession, output: Path, resources: dict[str, Any], instance: dg.DagsterInstance
+) -> None:
+    """Without the bound, which is the default where the day is a field, each of the statements reads all of it."""
+    for day in MANY:
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", day)
+        noon = datetime.fromisoformat(f"{day}T12:00:00Z")
+        archive(queue, [Done({"day": day, "account": "ATL", "size": n}, at=noon) for n in range(EACH)])
+    rows(queue, "ANALYZE {s}.job_archive")
+    day = MANY[18]
+    partitions = dg.DailyPartitionsDefinition(start_date=MANY[0], end_date="2013-03-01")
+    queue.create_queue(DAILY)
+    add(queue, [day], ["ATL"])
+    found = []
+    for reads in (READS, replace(READS, finished_within=timedelta(days=1))):
+        before = read_rows(queue)
+        asset = daily_asset(queue, output, reads=reads, partitions_def=partitions)
+        assert Run(asset, resources, instance)(day, recompute=True).success
+        assert in_table(queue) == [(date.fromisoformat(day), "ATL", EACH, sum(range(EACH)))]
+        found.append(read_rows(queue) - before)
+    whole, bounded = found
+    assert whole >= len(MANY) * EACH
+    # Of five days at most, as the day is one of any time zone: a seventh of 36, by each of the statements.
+    assert bounded * 7 <= whole
 
 
 def test_what_is_no_day_is_passed_over_by_the_watermark(queue: SqlQueue) -> None:

@@ -171,6 +171,10 @@ def test_a_grpc_server_of_something_else_is_named() -> None:
     ("settings", "said"),
     [
         ({"master": "nonsense"}, "master is 'nonsense', which Spark does not know; write local"),
+        (
+            {"master": "spork://host:7077"},
+            "master is 'spork://host:7077', which Spark does not know; write local[*], spark",
+        ),
         ({"master": "http://host:7077"}, "master is 'http://host:7077', which Spark does not know"),
         ({"master": "sc://host:15002/;token=hush"}, "(host:15002): give it as `remote`"),
         ({"master": "sc://host:1/2"}, "give it as `remote`"),

@@ -78,7 +78,11 @@ def test_reads_whose_tasks_each_fail_once_give_each_row_once(
     archive(queue, [Done({"n": n}, at=NOON + timedelta(seconds=n)) for n in range(ROWS)])
     rows(queue, "UPDATE {s}.job_archive SET bucket = mod(CAST(payload ->> 'n' AS integer), 4)")
     orders = [("read", tmp_path / f"read-{number}", options) for number, options in enumerate(READS)]
+    stored = "SELECT id, xmin::text, ctid::text, state, lease_no, attempt, claimed_by FROM {s}.job ORDER BY id"
+    before = rows(queue, stored)
     drive(queue, url, orders)
+    # No attempt of a task claims: a write would have given the row another place.
+    assert rows(queue, stored) == before
     for _, notes, options in orders:
         assert json.loads((notes / FOUND).read_text()) == list(range(ROWS)), options
         seen = attempts(notes)

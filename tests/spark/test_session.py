@@ -179,6 +179,13 @@ raise kept
             "Spark does not start with master 'local[1]' and driver memory '1m'",
         ),
         pytest.param('master="nonsense"', "master is 'nonsense', which Spark does not know", marks=pytest.mark.prove),
+        pytest.param(
+            'master="k8s://https://127.0.0.1:1"',
+            "does not start with master 'k8s://https://127.0.0.1:1' and driver memory '2g': An error has occurred.;"
+            " caused by: Connection refused: /127.0.0.1:1",
+            marks=pytest.mark.prove,
+            id="kubernetes",
+        ),
     ],
 )
 def test_settings_that_spark_refuses(tmp_path: Path, settings: str, said: str) -> None:

@@ -121,7 +121,8 @@ def check_key(key: str) -> None:
         InvalidInput: it is no key.
     """
     if problem := key_problem(key):
-        raise InvalidInput(f"key is {key!r:.100}: it {problem}; give asset and partition, say")
+        advice = "" if ";" in problem else "; give asset and partition, say"
+        raise InvalidInput(f"the key of what is consumed, {key!r:.100}, {problem}{advice}")
 
 
 def checked_lease(lease_seconds: float) -> float:

@@ -47,9 +47,10 @@ def seal(
 ) -> Batch:
     """Seal every due job of a queue that fits the filter into one batch.
 
-    A leased batch is sealed bucket by bucket, each in a transaction of its own. A batch that a killed owner left behind
-    under the same key is taken over once its lease has run out: with the same filter its jobs stay in it, and jobs that
-    have become due since are added; reported outcomes of single jobs take effect first.
+    A leased batch is sealed some buckets at a time, each part in a transaction of its own: those of all together, if their
+    jobs are not too many for one statement. A batch that a killed owner left behind under the same key, also in the middle
+    of its seal, is taken over once its lease has run out: with the same filter its jobs stay in it, and jobs that have
+    become due since are added; reported outcomes of single jobs take effect first.
 
     A transactional batch is one transaction from here to its publication: the jobs are ended in it, others skip them, and
     if this process dies they are at once as they were. It needs no writes of a lease. For queues that are consumed by
