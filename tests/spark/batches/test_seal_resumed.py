@@ -54,6 +54,9 @@ def test_a_seal_that_is_killed_between_two_buckets_is_resumed(url: str, queue: S
     batch = seal(queue)
     assert (batch.job_count, batch.token, batch.attempt) == (JOBS + 1, 2, 2)
     assert value(queue, "SELECT count(DISTINCT batch_id) FROM {s}.job") == 1
+    # Those of the killed driver have a lease of the new owner's: what that driver might still write is refused.
+    leases = dict(rows(queue, "SELECT lease_no, count(*) FROM {s}.job GROUP BY 1"))
+    assert leases == {1: JOBS + 1 - len(sealed), 2: len(sealed)}
     publish(queue, batch)
     ended = "SELECT state, attempt, count(DISTINCT payload->>'n'), count(*) FROM {s}.job_archive GROUP BY 1, 2"
     assert rows(queue, ended) == [("succeeded", 1, JOBS + 1, JOBS + 1)]
