@@ -89,8 +89,7 @@ def test_one_connection_claims_for_all_slots_and_one_listens(
     fresh: SqlQueue, spec: QueueSpec[Work], url: str, taken_by: Callable[[], set[int]], kind: str
 ) -> None:
     """Two in all, however many jobs are worked on; a lease that is extended, and maintenance, may take one for a moment."""
-    slots, rounds = 8, 3
-    together = threading.Barrier(slots, timeout=PATIENCE)
+    slots, count = 8, 40
     seen: list[set[int]] = []
 
     def connections() -> set[int]:
@@ -98,10 +97,7 @@ def test_one_connection_claims_for_all_slots_and_one_listens(
         return {pid for (pid,) in rows(fresh, query, COUNTED)}
 
     def meeting(n: int) -> None:
-        together.wait()
-        if n % slots == 0:
-            seen.append(connections())
-        together.wait()
+        seen.append(connections())
 
     with SqlQueue(url, schema=fresh.database.schema, application_name=COUNTED) as queue:
         consumer = Consumer(queue, spec, handlers(meeting)[kind], concurrency=slots, maintain=False)
@@ -109,14 +105,14 @@ def test_one_connection_claims_for_all_slots_and_one_listens(
             working = pool.submit(consumer.drain, linger_seconds=3_600)
             try:
                 idle = until(lambda: found if len(found := connections()) == 2 else None, "the connection that listens")
-                fill(fresh, spec, rounds * slots)
+                fill(fresh, spec, count)
                 until(lambda: fresh.depth("work").live == 0, "the end of all jobs")
                 seen.append(connections())
             finally:
                 consumer.stop()
-            assert working.result().succeeded == rounds * slots
+            assert working.result().succeeded == count
     assert seen == [idle] * len(seen)
-    assert len(seen) == rounds + 1
+    assert len(seen) == count + 1
     assert len(taken_by()) == 1
     assert taken_by() < idle
 
