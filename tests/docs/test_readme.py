@@ -56,7 +56,9 @@ def test_the_first_queue_is_a_whole_page_of_the_ui(url: str, schema: str, monkey
     exec(compile(quoted(), "README.md", "exec"), names)
     defs: dg.Definitions = names["defs"]
     graph = defs.resolve_asset_graph()
-    assert {key.path[-1] for key in graph.get_all_asset_keys()} == {"emails"}
+    (asset,) = defs.resolve_all_asset_specs()
+    assert asset.key == dg.AssetKey(["queues", "emails"])
+    assert "dagster/column_schema" in asset.metadata
     assert {key.name for key in graph.asset_check_keys} == {
         *("dead_letters", "oldest_ready", "stale_writes", "stalled_bucket")
     }
