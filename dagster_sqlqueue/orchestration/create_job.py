@@ -36,13 +36,11 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
     @dg.op(
         name=f"make_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_make_{spec.name}",
         description=f"Creates the queue {spec.name!r}, or updates its settings.",
-        out=dg.Out(dict, description="The settings in the database."),
+        out=dg.Out(dg.Nothing, description="Stores nothing; the settings in the database are its metadata."),
         tags={"kind": "sqlqueue"},
     )
     @under_key(resource_key)
-    def make(
-        context: dg.OpExecutionContext, config: CreateConfig, sqlqueue: SqlQueueResource
-    ) -> dg.Output[dict[str, Any]]:
+    def make(context: dg.OpExecutionContext, config: CreateConfig, sqlqueue: SqlQueueResource) -> dg.Output[None]:
         queue = sqlqueue.queue
         if config.migrate:
             _say_applied(context, queue)
@@ -59,7 +57,7 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
                 spec.name,
                 spec.bucket_count,
             )
-        return dg.Output(_shown(settings), metadata=_shown(settings))
+        return dg.Output(None, metadata=_shown(settings))
 
     @dg.job(
         name=create_job_name(spec, resource_key),

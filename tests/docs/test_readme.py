@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -45,6 +46,30 @@ def test_the_first_queue_works(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert done_by(result, "work_off_emails")["succeeded"] == 1
     with SqlQueue(url) as queue:
         assert queue.depth("emails").live == 0
+
+
+def test_the_first_queue_is_a_whole_page_of_the_ui(url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its definitions, with nothing beside them: the asset is in the lineage, and its sensor makes the queue as they say."""
+    monkeypatch.setenv("SQLQUEUE_URL", url)
+    monkeypatch.setenv("SQLQUEUE_SCHEMA", schema)
+    names: dict[str, Any] = {"__name__": "first_queue"}
+    exec(compile(quoted(), "README.md", "exec"), names)
+    defs: dg.Definitions = names["defs"]
+    graph = defs.resolve_asset_graph()
+    (asset,) = defs.resolve_all_asset_specs()
+    assert asset.key == dg.AssetKey(["queues", "emails"])
+    assert "dagster/column_schema" in asset.metadata
+    assert {key.name for key in graph.asset_check_keys} == {
+        *("dead_letters", "oldest_ready", "stale_writes", "stalled_bucket")
+    }
+    assert "drain_emails" in {job.name for job in defs.jobs or ()}
+    sensor = defs.resolve_sensor_def("emails_sensor")
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    with SqlQueue(url, schema=schema) as queue, dg.DagsterInstance.ephemeral() as instance:
+        queue.migrate()
+        with dg.build_sensor_context(instance=instance, resources=dict(defs.resources or {})) as context:
+            sensor(context)
+        assert queue.settings("emails").max_attempts == 3
 
 
 def test_make_help_names_every_target_of_the_readme() -> None:

@@ -70,6 +70,16 @@ class Deployment:
         )
 
 
+class TablesOnly(dg.IOManager):
+    """An IO manager as projects have them, for data frames."""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        raise TypeError(f"{type(obj).__name__} is no table")
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        raise TypeError("there is no table")
+
+
 def of_environment() -> SqlQueueResource:
     """The resource that a job has which other processes load; it needs the fixture `environment`."""
     return SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"), schema_name=os.environ["SQLQUEUE_TEST_SCHEMA"])

@@ -12,7 +12,7 @@ from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.schema import migrations, window
 from dagster_sqlqueue.schema.migrations import Migration
 from tests.orchestration.component_support import WARNINGS, Location, Reminder
-from tests.orchestration.support import error_of
+from tests.orchestration.support import done_by, error_of
 
 pytestmark = WARNINGS
 
@@ -51,8 +51,7 @@ def test_the_settings_in_yaml_are_those_of_the_queue(location: Location) -> None
         retention_days=14,
     )
     with location.loaded() as defs:
-        output = location.run(defs, "create_reminders").output_for_node("make_reminders")
-        assert output["buckets"] == 6
+        assert done_by(location.run(defs, "create_reminders"), "make_reminders")["buckets"] == 6
         made = location.queue.settings("reminders")
         assert location.run(defs, "create_reminders").success
         assert location.queue.settings("reminders") == made

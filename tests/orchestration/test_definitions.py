@@ -48,6 +48,27 @@ def send(job: Job[AnyObject]) -> None: ...
 
 defs = build_sqlqueue_definitions(send, resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL")))
 """
+DAILY_LOCATION = """
+import dagster as dg
+from dagster_sqlqueue import Job, QueueSpec
+from dagster_sqlqueue.orchestration import (
+    DailyAccount, SqlQueueResource, build_fanout_asset, build_fanout_schedule, build_observe_job, queue_consumer
+)
+
+spec = QueueSpec("daily", DailyAccount)
+fan_out = build_fanout_asset(spec, list, dg.DailyPartitionsDefinition(start_date="2026-01-01"))
+
+@queue_consumer(spec, sensor={"observe_job": build_observe_job(spec)})
+def analyse(job: Job[DailyAccount]) -> None: ...
+
+defs = dg.Definitions(
+    assets=[fan_out],
+    jobs=[analyse.job],
+    schedules=[build_fanout_schedule(fan_out)],
+    sensors=[analyse.sensor],
+    resources={"sqlqueue": SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))},
+)
+"""
 LIBRARIES = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
     ... on RepositoryLocation { dagsterLibraryVersions { name version } } } } } } }"""
 
@@ -205,6 +226,21 @@ def test_the_page_of_the_queue_names_its_sensor(persistent: dg.DagsterInstance, 
     its = {job["name"]: job["isAssetJob"] for job in repository["jobs"]}
     assert {name for name, is_asset_job in its.items() if is_asset_job} == {"observe_emails", "__ASSET_JOB"}
     assert its.keys() >= {"drain_emails", "create_emails", "emails_show"}
+
+
+@pytest.mark.filterwarnings("ignore:Property `ScheduleDefinition.environment_vars`:DeprecationWarning")
+def test_the_page_of_a_daily_queue_names_its_schedule_and_its_sensor(
+    persistent: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    file = tmp_path / "code_location.py"
+    file.write_text(DAILY_LOCATION)
+    with WorkspaceProcessContext(persistent, code_location(file)) as context:
+        answer = create_schema().execute(AUTOMATION, context_value=context.create_request_context())
+    assert not answer.errors
+    assert answer.data is not None
+    (node,) = answer.data["assetNodes"]
+    assert node["assetKey"] == {"path": ["queues", "daily"]}
+    assert {one["name"] for one in node["targetingInstigators"]} == {"daily_fanout", "daily_sensor"}
 
 
 def test_the_job_of_the_page_observes_the_queue(

@@ -9,16 +9,16 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import dagster as dg
 import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, Sensitive, SqlQueue
-from dagster_sqlqueue.orchestration import QueueConsumer, queue_asset_key, queue_consumer, slots
+from dagster_sqlqueue.orchestration import QueueConsumer, build_create_job, queue_asset_key, queue_consumer, slots
 from tests.gate.patience import sized
-from tests.orchestration.support import Deployment, done_by, error_of
+from tests.orchestration.support import Deployment, TablesOnly, done_by, error_of
 from tests.support import Work, rows, value
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -179,19 +179,13 @@ def test_a_queue_that_does_not_exist_fails_the_run_with_its_name(deployment: Dep
     assert "there is no queue 'nowhere'" in error_of(result, "work_off_nowhere")
 
 
-class TablesOnly(dg.IOManager):
-    """An IO manager as projects have them, for data frames."""
-
-    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        raise TypeError(f"{type(obj).__name__} is no table")
-
-    def load_input(self, context: dg.InputContext) -> Any:
-        raise TypeError("there is no table")
-
-
 def test_no_io_manager_has_to_do_with_a_run(deployment: Deployment, consumer: QueueConsumer[Work]) -> None:
     deployment.enqueue_many(3)
-    defs = dg.Definitions(jobs=[consumer.job], resources={"sqlqueue": deployment.resource, "io_manager": TablesOnly()})
+    defs = dg.Definitions(
+        jobs=[consumer.job, build_create_job(consumer.spec)],
+        resources={"sqlqueue": deployment.resource, "io_manager": TablesOnly()},
+    )
+    assert defs.resolve_job_def("create_work").execute_in_process(instance=deployment.instance).success
     result = defs.resolve_job_def(consumer.job.name).execute_in_process(
         instance=deployment.instance, run_config={"ops": {consumer.op.name: {"config": {"linger_seconds": 0}}}}
     )

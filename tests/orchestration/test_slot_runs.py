@@ -257,7 +257,7 @@ def test_a_run_that_dagster_tries_again_keeps_the_slot(
     assert f"run {retry[:8]} (queued)" in result.skip_reason.skip_message
 
 
-def test_a_run_notes_its_id_and_the_table_of_the_buckets_names_it(
+def test_a_run_notes_its_id_by_which_the_ticks_and_the_table_of_the_buckets_name_it(
     queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], sensor: dg.SensorDefinition
 ) -> None:
     seen: list[str] = []
@@ -266,13 +266,15 @@ def test_a_run_notes_its_id_and_the_table_of_the_buckets_names_it(
     def handle(job: Job[Work]) -> None:
         seen.append(value(queue, "SELECT run_id FROM {s}.consumer_slot"))
         deployment.enqueue(Work(n=2)) if job.payload.n == 1 else None
-        seen.append(deployment.tick(sensor).asset_events[0].metadata["buckets"].value)
+        tick = deployment.tick(sensor)
+        seen.extend([tick.asset_events[0].metadata["buckets"].value, tick.skip_reason.skip_message])
 
     deployment.enqueue(Work(n=1))
     (config,) = configs(deployment.tick(sensor))
     result = deployment.drain(handle, **{**config, "linger_seconds": 0})
     assert seen[0] == result.run_id
     assert f"| {result.run_id[:8]} |" in seen[1]
+    assert f"run {result.run_id[:8]} has buckets 0-3" in seen[2]
 
 
 def test_a_run_whose_slot_was_freed_works_too(

@@ -29,6 +29,11 @@ def test_a_run_that_comes_late_works_all_the_same(
     assert deployment.drain(handle, **late).success
     assert set(states(queue).values()) == {"succeeded"}
     assert slots.taken(queue, "work", sensor=SENSOR) == {0: tuple(punctual["buckets"])}, "the other one's slot stays"
+    # Nor does its successor, which comes to the slot that was taken over.
+    deployment.enqueue(Work(n=5))
+    deployment.drain(handle, **{**punctual, "linger_seconds": 0})
+    assert states(queue)[5] == "succeeded"
+    assert slots.taken(queue, "work", sensor=SENSOR) == {}
 
 
 def test_a_trickle_has_one_run_that_covers_all(
