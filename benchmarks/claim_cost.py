@@ -86,6 +86,7 @@ class _Backlog:
             "lease_seconds": 60.0,
             "worker": "bench",
             "suspects": True,
+            "single": True,
         }
         statement = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statements.load("claim_round_robin", self._schema)
         with psycopg.connect(self._bench.url) as connection:

@@ -93,9 +93,11 @@ class Claimer:
         return jobs
 
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
-        """Claim jobs for so many free slots; `joining` others under way, so that none is claimed whose lease ran out."""
+        """Claim jobs for so many free slots, beside which others may be begun; `joining` others under way, so that none is
+        claimed whose lease ran out.
+        """
         wanted = min(free, self.wanted)
-        jobs = self._claimed(wanted, joining=joining) if joining or self._may_take_alone() else []
+        jobs = self._claimed(wanted, joining=joining, beside=True) if joining or self._may_take_alone() else []
         if not joining:
             self._keep_turn_for(jobs)
         self._first(jobs, wanted)
@@ -233,24 +235,26 @@ class Claimer:
         if self._member.has_turn and not any(job.alone for job in jobs):
             self._member.pass_turn()
 
-    def _claimed(self, limit: int, *, joining: bool = False) -> list[ClaimedJob]:
+    def _claimed(self, limit: int, *, joining: bool = False, beside: bool = False) -> list[ClaimedJob]:
         """Claim; a database that is away is waited for."""
         try:
-            return self._claim(limit, joining)
+            return self._claim(limit, joining, beside)
         except DatabaseUnavailable as error:
-            return self._work.once_back(error, partial(self._claim, limit, joining))
+            return self._work.once_back(error, partial(self._claim, limit, joining, beside))
 
-    def _claim(self, limit: int, joining: bool) -> list[ClaimedJob]:
+    def _claim(self, limit: int, joining: bool, beside: bool) -> list[ClaimedJob]:
         if self._source is not None:
             return self._source.take(limit)
-        request = self._request(limit, joining=joining)
+        request = self._request(limit, joining=joining, beside=beside)
         return self._work.leases.claim(request, settings=self._view.settings, on_spent=self._count_spent)
 
-    def _request(self, limit: int, *, buckets: Sequence[int] | None = None, joining: bool = False) -> ClaimRequest:
+    def _request(
+        self, limit: int, *, buckets: Sequence[int] | None = None, joining: bool = False, beside: bool = False
+    ) -> ClaimRequest:
         work, view = self._work, self._view
         order = view.bucket_order.order if buckets is None else buckets
         lease = work.lease.seconds
-        return ClaimRequest(work.spec.name, limit, work.worker, order, lease, view.hints, self._filter, joining)
+        return ClaimRequest(work.spec.name, limit, work.worker, order, lease, view.hints, self._filter, joining, beside)
 
     def _taken(self, jobs: list[ClaimedJob], *, turns: bool = True) -> list[ClaimedJob]:
         if jobs:

@@ -23,6 +23,7 @@ from dagster_sqlqueue.queue.strategies import (
     KEY,
     LEASE_NO,
     ORDER_NO,
+    SUSPECT,
     pick,
     under_lease,
     without_suspects,
@@ -226,7 +227,7 @@ class Claims:
         if settings.rate and granted:
             starts = {"queue": settings.name, "starts": len(granted), "rate_seconds": settings.rate.seconds}
             executor.run("rate_note", starts)
-        alone = len(rows) == 1 and not request.joining
+        alone = _alone(rows, request)
         jobs = under_lease(rows, granted, settings, alone=alone)
         return jobs, not jobs
 
@@ -261,7 +262,7 @@ class Claims:
             "lease_seconds": _lease_seconds(settings, request),
             "worker": request.worker,
             "limited": settings.max_running is not None,
-            "alone": len(rows) == 1 and not request.joining,
+            "alone": _alone(rows, request),
         }
         if settings.strategy is Strategy.ASSIGN:
             # In the order of the ids: two managers that want the same jobs wait for each other in one direction only.
@@ -308,8 +309,14 @@ def claim_parameters(settings: QueueSettings, request: ClaimRequest) -> dict[str
         "lease_seconds": _lease_seconds(settings, request),
         "worker": request.worker,
         "suspects": not request.joining,
+        "single": not (request.joining or request.beside),
         **request.hints.search(settings, request.buckets),
     }
+
+
+def _alone(rows: Sequence[Row], request: ClaimRequest) -> bool:
+    """Return whether nothing runs beside what a claim takes, as `claim_round_robin.sql` decides it."""
+    return len(rows) == 1 and not request.joining and (bool(rows[0][SUSPECT]) or not request.beside)
 
 
 def _lease_seconds(settings: QueueSettings, request: ClaimRequest) -> float:

@@ -27,6 +27,8 @@ class ClaimRequest:
         filter: claim only jobs that fit.
         joining: the claimed jobs join others that the consumer has in hand: none is claimed whose lease ran out, and their
             attempts are not spent if the consumer dies.
+        beside: others may join the claimed jobs: of one that is claimed by itself the attempt is spent if the consumer dies
+            only where its lease had run out before; nothing may then run beside it.
     """
 
     queue: str
@@ -37,6 +39,7 @@ class ClaimRequest:
     hints: HeadHints = field(default_factory=HeadHints)
     filter: ClaimFilter | None = None
     joining: bool = False
+    beside: bool = False
 
     def checked(self) -> Self:
         """Return the same arguments, checked.

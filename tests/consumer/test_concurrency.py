@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue import Cancel, Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, SqlQueue
+from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.job import ClaimedJob
 from tests.gate.patience import PATIENCE
 from tests.support import Work, rows, until, value
 
@@ -312,3 +314,28 @@ def test_where_it_cannot_be_it_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         Consumer(queue, spec, lambda job: None, **arguments)
+
+
+def test_a_job_that_comes_while_the_process_is_idle_leaves_the_other_slots_free(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the claim of jobs that share the process and the one of a job that must not."""
+    together = threading.Barrier(2, timeout=PATIENCE)
+    looked: list[int] = []
+    take = Claimer.take_for_slots
+
+    def take_and_enqueue(claimer: Claimer, free: int, joining: bool) -> list[ClaimedJob]:
+        jobs = take(claimer, free, joining)
+        if joining and not looked:
+            looked.append(len(jobs))
+            queue.enqueue(spec, Work(n=1))
+        return jobs
+
+    def work(job: Job[Work]) -> None:
+        if job.payload.n == 1:
+            queue.enqueue(spec, Work(n=2))
+        together.wait()
+
+    monkeypatch.setattr(Claimer, "take_for_slots", take_and_enqueue)
+    summary = Consumer(queue, spec, work, concurrency=2).drain()
+    assert (looked, summary.claimed, summary.succeeded) == ([0], 2, 2)

@@ -19,7 +19,7 @@ EVERYWHERE = list(range(16))
 FROM_THE_BEGINNING: list[str] = []
 """No hint of any bucket."""
 LEASE = {"lease_seconds": 60.0, "worker": "w"}
-CLAIM = {**LEASE, "suspects": True}
+CLAIM = {**LEASE, "suspects": True, "single": True}
 BESIDE = sized(20_000, 100_000)
 """How many rows a test puts beside those that it is about."""
 PLAN_MODES = few(["force_generic_plan", "force_custom_plan"], 1)

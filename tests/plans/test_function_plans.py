@@ -187,7 +187,7 @@ def explained(backlog: SqlQueue, name: str, **given: object) -> Plan:
         text = re.sub(rf"param\.{parameter}\b", f"${number}", text)
     types = {"clock": "timestamptz", "queue": "text", "revision": "bigint", "limit": "integer", "per_bucket": "integer"}
     types |= {"buckets": "smallint[]", "hints": "text[]", "lease_seconds": "float8", "worker": "text", "ids": "uuid[]"}
-    types |= {"lease_nos": "bigint[]", "suspects": "boolean", "from_head": "smallint[]"}
+    types |= {"lease_nos": "bigint[]", "suspects": "boolean", "single": "boolean", "from_head": "smallint[]"}
     with undone(backlog, "force_generic_plan") as connection:
         ((clock,),) = connection.execute("SELECT clock_timestamp()").fetchall()
         values = [{**given, "clock": clock}[parameter] for parameter in names]

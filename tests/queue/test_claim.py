@@ -280,6 +280,32 @@ def test_a_claim_of_jobs_that_join_others_takes_none_that_is_to_be_alone(queue: 
     assert {job.alone for job in joined} == {False}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "limits"),
+    [
+        *((strategy, {}) for strategy in Strategy),
+        *(
+            (Strategy.ROUND_ROBIN, {limit: most})
+            for limit in ("max_running", "max_running_per_key")
+            for most in (1, 1_000)
+        ),
+    ],
+)
+def test_a_job_beside_which_others_may_begin_is_alone_only_if_its_lease_ran_out(
+    queue: SqlQueue, strategy: Strategy, limits: dict[str, int]
+) -> None:
+    spec = QueueSpec("beside", Work, bucket_count=1, strategy=strategy, max_attempts=3, **limits)
+    queue.create_queue(spec)
+    queue.enqueue(spec, NewJob(Work(n=1), ordering_key="key"))
+    seen = []
+    for _ in range(3):
+        (job,) = queue.leases.claim(ClaimRequest("beside", 1, "w", lease_seconds=300, beside=True))
+        assert job.alone == value(queue, "SELECT alone FROM {s}.job")
+        seen.append((job.alone, job.attempt))
+        make_due(queue)
+    assert seen == [(False, 1), (True, 1), (True, 2)]
+
+
 def test_unknown_queue_is_named_with_those_there_are(queue: SqlQueue) -> None:
     missing = QueueSpec("missing", Work)
     calls = [

@@ -5,7 +5,8 @@
 -- and random point: see pick_fanout. A job whose lease expired is claimed by itself, as by claim_round_robin.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); from_head
---   smallint[] (as for pick_fanout); limit integer; lease_seconds float8; worker text; suspects boolean (as there).
+--   smallint[] (as for pick_fanout); limit integer; lease_seconds float8; worker text; suspects, single boolean (as
+--   there).
 -- Returns: the jobs under their new lease, with the columns of claim_round_robin, attempt > max_attempts as there.
 -- Plan: the update reads each row at the place where it was locked, as in claim_round_robin, and what is said there of rows
 --   that another transaction changes meanwhile is true here.
@@ -124,7 +125,7 @@ SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
     lease_no = j.lease_no + 1,
     attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
-    alone = (SELECT count(*) = 1 AND :suspects FROM taken),
+    alone = j.state = 'running' OR (SELECT count(*) = 1 AND :single FROM taken),
     started_at = statement_timestamp(),
     claimed_by = :worker,
     batch_id = NULL,

@@ -102,7 +102,7 @@ WITH expired AS (
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
         attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
-        alone = (SELECT count(*) = 1 AND :suspects FROM taken),
+        alone = j.state = 'running' OR (SELECT count(*) = 1 AND :single FROM taken),
         started_at = clock_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,

@@ -14,7 +14,8 @@
 --   nothing is claimed); buckets smallint[]; hints text[] (where to begin in each of these buckets: a text[] of ten
 --   timestamptz, for the priorities 9 to 0, and after them ten uuid, the ids at these moments; '{}', or NULL in it: at the
 --   very beginning); limit integer; lease_seconds float8; worker text; suspects boolean (false: the jobs join others that
---   their consumer has already, and none with an expired lease is claimed).
+--   their consumer has already, and none with an expired lease is claimed); single boolean (whether a job that is the only
+--   one claimed has nothing beside it; false: only one with an expired lease).
 -- Returns: the jobs under their new lease, in the order in which they were due. attempt > max_attempts: the lease expired
 --   on the last attempt, and the caller archives the job as failed instead of handing it out.
 -- Plan: the update reads each row at the place where it was locked, one after the other: without an index, and in the order
@@ -75,7 +76,7 @@ SET state = 'running',
     available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
     lease_no = j.lease_no + 1,
     attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
-    alone = (SELECT count(*) = 1 AND :suspects FROM taken),
+    alone = j.state = 'running' OR (SELECT count(*) = 1 AND :single FROM taken),
     started_at = statement_timestamp(),
     claimed_by = :worker,
     batch_id = NULL,

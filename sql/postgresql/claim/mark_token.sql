@@ -5,7 +5,7 @@
 -- lost answer does no harm: the token still finds the rows.
 --
 -- Parameters: queue text; revision bigint; buckets smallint[]; hints text[] (as for claim_round_robin); limit integer;
---   lease_seconds float8; worker text; suspects boolean (as for claim_round_robin); token uuid.
+--   lease_seconds float8; worker text; suspects, single boolean (as for claim_round_robin); token uuid.
 -- Returns: one row: how many jobs it was to mark. Some of them may have been claimed by others while this waited for their
 --   rows.
 -- Locks: the marked rows; waits for those that another is marking, and checks them again. Guards: I3, I4.
@@ -45,7 +45,8 @@ WITH level AS MATERIALIZED (
     SELECT seen.ids[:CASE
         WHEN seen.suspect = 1 THEN CASE WHEN :suspects THEN 1 ELSE 0 END
         ELSE COALESCE(seen.suspect - 1, :limit)
-    END] AS ids
+    END] AS ids,
+        seen.suspect
     FROM (
         SELECT array_agg(candidate.id) AS ids, array_position(array_agg(candidate.suspect), true) AS suspect
         FROM candidate
@@ -56,7 +57,7 @@ WITH level AS MATERIALIZED (
         available_at = statement_timestamp() + make_interval(secs => :lease_seconds),
         lease_no = j.lease_no + 1,
         attempt = sqlqueue.attempts_spent(j.attempt, j.state, j.alone) + 1,
-        alone = (SELECT cardinality(taken.ids) = 1 AND :suspects FROM taken),
+        alone = (SELECT cardinality(taken.ids) = 1 AND (:single OR taken.suspect IS NOT DISTINCT FROM 1) FROM taken),
         started_at = statement_timestamp(),
         claimed_by = :worker,
         batch_id = NULL,
