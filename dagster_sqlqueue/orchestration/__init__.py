@@ -52,6 +52,7 @@ from dagster_sqlqueue.orchestration.run_claims import build_give_back_hook, give
 from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
+from dagster_sqlqueue.orchestration.summary import output_metadata
 from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test
 
 __all__ = [
@@ -110,6 +111,7 @@ __all__ = [
     "give_back_on_failure",
     "group_of_run",
     "group_results",
+    "output_metadata",
     "queue_asset_key",
     "queue_consumer",
     "queue_for_test",

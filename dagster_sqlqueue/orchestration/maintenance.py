@@ -93,13 +93,16 @@ def _job(
     @dg.op(
         name=f"{name}_op",
         description="Creates partitions of the archive ahead, trims it, and removes expired rows.",
-        out=dg.Out(dict, description="The counts of created, moved, dropped, deleted and removed things."),
+        out=dg.Out(
+            dg.Nothing,
+            description="Stores nothing; the counts of created, moved and removed things are its metadata.",
+        ),
         tags={"kind": "sqlqueue"},
     )
     @under_key(resource_key)
     def maintain(
         context: dg.OpExecutionContext, config: MaintenanceConfig, sqlqueue: SqlQueueResource
-    ) -> dg.Output[dict[str, Any]]:
+    ) -> dg.Output[None]:
         with library_errors_as_failures():
             migrations.check(sqlqueue.queue.database)
             done = sqlqueue.queue.maintain(days_ahead=config.days_ahead)
@@ -113,10 +116,10 @@ def _job(
             }
             context.log_event(dg.AssetObservation(asset_key_among(asset_keys, queue), metadata=counts))
         counts = _counts(done)
-        metadata: dict[str, Any] = {"result": _said(done), **counts}
+        metadata: dict[str, Any] = {"result": _said(done), "ran": done.ran, **counts}
         if done.ran:
             metadata["details"] = dg.MetadataValue.md(_details(done))
-        return dg.Output({"ran": done.ran, **counts}, metadata=metadata)
+        return dg.Output(None, metadata=metadata)
 
     @dg.job(
         name=f"{name}_job",

@@ -42,7 +42,13 @@ def buried_warning(summary: DrainSummary) -> str:
 
 
 def counts_of(run: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:
-    """All counts of a run's drain op; empty, if it did not reach its end.
+    """All counts of a run's drain op; empty, if it did not reach its end."""
+    shown = output_metadata(run, op)
+    return {field.name: shown.get(field.name, 0) for field in fields(DrainSummary)} if shown else {}
+
+
+def output_metadata(run: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:
+    """The values of an op's output metadata by name, in which the library's jobs report; empty, if it did not reach its end.
 
     Args:
         run: the result of a run that has ended.
@@ -50,8 +56,7 @@ def counts_of(run: dg.ExecuteInProcessResult, op: str) -> dict[str, Any]:
     """
     for event in run.events_for_node(op):
         if event.is_successful_output:
-            shown = {name: one.value for name, one in event.step_output_data.metadata.items()}
-            return {field.name: shown.get(field.name, 0) for field in fields(DrainSummary)}
+            return {name: one.value for name, one in event.step_output_data.metadata.items()}
     return {}
 
 

@@ -13,7 +13,7 @@ from tests.support import rows
 
 @dataclass(frozen=True)
 class Reported:
-    """What a run reported: its output, the output's metadata, and what it observed of the queue."""
+    """What a run reported: all but its texts, all, and what it observed of the queue."""
 
     value: dict[str, Any]
     metadata: Mapping[str, Any]
@@ -42,20 +42,21 @@ class Launchpad:
         done = self.run(verb, **config)
         assert done.success, _errors(done)
         (output,) = done.filter_events(lambda event: event.is_successful_output)
+        metadata = _values(output.step_output_data.metadata)
+        texts = {
+            name for name, one in output.step_output_data.metadata.items() if one.__class__ is dg.MarkdownMetadataValue
+        }
+        value = {name: found for name, found in metadata.items() if name not in {"result", "queue_name", *texts}}
         seen = done.filter_events(lambda event: event.event_type is dg.DagsterEventType.ASSET_OBSERVATION)
         observed = None
         if seen:
             (only,) = seen
             observation = only.asset_observation_data.asset_observation
-            assert observation.asset_key == dg.AssetKey(
-                ["queues", done.output_for_node(f"sqlqueue_{verb}_op")["queue"]]
-            )
+            assert observation.asset_key == dg.AssetKey(["queues", metadata["queue_name"]])
             observed = _values(observation.metadata)
             numbers = [name for name, value in observed.items() if isinstance(value, int | float)]
             assert numbers == [], "they would plot on the queue's page"
-        return Reported(
-            done.output_for_node(f"sqlqueue_{verb}_op"), _values(output.step_output_data.metadata), observed
-        )
+        return Reported({"queue": metadata.get("queue_name"), **value}, metadata, observed)
 
     def refused(self, verb: str, **config: Any) -> str:
         """Run it and have it fail as its page is to say; returns the message."""

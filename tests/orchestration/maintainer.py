@@ -5,7 +5,7 @@ import sys
 
 import dagster as dg
 
-from dagster_sqlqueue.orchestration import SqlQueueResource, build_maintenance_schedule
+from dagster_sqlqueue.orchestration import SqlQueueResource, build_maintenance_schedule, output_metadata
 
 url, schema = sys.argv[1:]
 with dg.DagsterInstance.ephemeral() as instance:
@@ -15,4 +15,4 @@ with dg.DagsterInstance.ephemeral() as instance:
     done = build_maintenance_schedule().job.execute_in_process(
         instance=instance, resources={"sqlqueue": SqlQueueResource(url=url, schema_name=schema)}
     )
-    sys.stdout.write(json.dumps(done.output_for_node("sqlqueue_maintenance_op")) + "\n")
+    sys.stdout.write(json.dumps(output_metadata(done, "sqlqueue_maintenance_op")) + "\n")

@@ -16,7 +16,15 @@ import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, Sensitive, SqlQueue
-from dagster_sqlqueue.orchestration import QueueConsumer, build_create_job, queue_asset_key, queue_consumer, slots
+from dagster_sqlqueue.orchestration import (
+    QueueConsumer,
+    build_create_job,
+    build_maintenance_schedule,
+    build_sqlqueue_launchpad_jobs,
+    queue_asset_key,
+    queue_consumer,
+    slots,
+)
 from tests.gate.patience import sized
 from tests.orchestration.support import Deployment, TablesOnly, done_by, error_of
 from tests.support import Work, rows, value
@@ -182,10 +190,16 @@ def test_a_queue_that_does_not_exist_fails_the_run_with_its_name(deployment: Dep
 def test_no_io_manager_has_to_do_with_a_run(deployment: Deployment, consumer: QueueConsumer[Work]) -> None:
     deployment.enqueue_many(3)
     defs = dg.Definitions(
-        jobs=[consumer.job, build_create_job(consumer.spec)],
+        jobs=[
+            consumer.job,
+            build_create_job(consumer.spec),
+            *build_sqlqueue_launchpad_jobs(consumer.spec),
+            build_maintenance_schedule().job,
+        ],
         resources={"sqlqueue": deployment.resource, "io_manager": TablesOnly()},
     )
-    assert defs.resolve_job_def("create_work").execute_in_process(instance=deployment.instance).success
+    for job in ("create_work", "sqlqueue_show", "sqlqueue_maintenance_job"):
+        assert defs.resolve_job_def(job).execute_in_process(instance=deployment.instance).success
     result = defs.resolve_job_def(consumer.job.name).execute_in_process(
         instance=deployment.instance, run_config={"ops": {consumer.op.name: {"config": {"linger_seconds": 0}}}}
     )

@@ -116,7 +116,10 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
     @dg.op(
         name=f"{name}_op",
         description=description_of(verb.function),
-        out=dg.Out(dict, description="The queue, whether anything was changed, and the counts."),
+        out=dg.Out(
+            dg.Nothing,
+            description="Stores nothing; the queue, whether anything was changed, and counts are its metadata.",
+        ),
         tags={"kind": "sqlqueue"},
     )
     @under_key(family.resource_key)
@@ -124,7 +127,7 @@ def _job(called: str, family: _Family) -> dg.JobDefinition:
         context: dg.OpExecutionContext,
         config: config_class,  # type: ignore[valid-type]
         sqlqueue: SqlQueueResource,
-    ) -> dg.Output[dict[str, Any]]:
+    ) -> dg.Output[None]:
         with library_errors_as_failures():
             _refuse_environment(context.run_config)
             migrations.check(sqlqueue.queue.database)

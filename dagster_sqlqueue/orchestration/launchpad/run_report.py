@@ -39,16 +39,18 @@ class Report:
 
 def report_output(
     context: dg.OpExecutionContext, report: Report, asset_keys: Mapping[str, dg.AssetKey]
-) -> dg.Output[dict[str, Any]]:
-    """Report in the run's log, in its output, and, if something was changed, on the queue's page."""
+) -> dg.Output[None]:
+    """Report in the run's log, in the metadata of its output, and, if something was changed, on the queue's page."""
     context.log.info("%s", report.said)
     shown = {name: dg.MetadataValue.md(text) for name, text in report.shown.items()}
     if report.changed and report.queue is not None:
         key = asset_key_among(asset_keys, report.queue)
         # Without the counts: on the queue's page each would be one more plot beside those of its statistics.
         context.log_event(dg.AssetObservation(key, description=report.said, metadata={"result": report.said, **shown}))
-    metadata: dict[str, Any] = {"result": report.said, **report.counts, **shown}
-    return dg.Output({"queue": report.queue, "changed": report.changed, **report.counts}, metadata=metadata)
+    metadata: dict[str, Any] = {"result": report.said, "changed": report.changed, **report.counts, **shown}
+    if report.queue is not None:
+        metadata["queue_name"] = report.queue
+    return dg.Output(None, metadata=metadata)
 
 
 def job_table(
