@@ -32,8 +32,8 @@ def waits_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     load = statements.load
 
     def plant(statement: str) -> None:
-        def waiting(verb: str, schema: str, dialect: str = "postgresql") -> str:
-            text = load(verb, schema, dialect)
+        def waiting(verb: str, *given: str) -> str:
+            text = load(verb, *given)
             if verb != statement:
                 return text
             assert BEFORE_ITS_LOCKS in text

@@ -45,6 +45,7 @@ DECLARE
     limited boolean;
     alone boolean;
     suspects boolean;
+    single boolean;
     tags text[] := COALESCE(claim.with_tags, '{}');
     payload text := COALESCE(claim.with_payload, '{}');
     scan integer := 10000;
@@ -179,6 +180,7 @@ BEGIN
             IF NOT stepwise THEN
                 LOOP
                     suspects := cardinality(chosen) = 0;
+                    single := suspects;
                     hints := CASE WHEN swept THEN '{}' ELSE ARRAY(
                         SELECT CASE WHEN b.no <> ALL (old) THEN heads_known -> 'at' ->> CAST(b.no AS text) END
                         FROM unnest(buckets) WITH ORDINALITY AS b (no, place)
