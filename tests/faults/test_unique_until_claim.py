@@ -139,8 +139,8 @@ def test_a_key_that_is_free_only_when_the_transaction_commits_is_found(
 ) -> None:
     load = statements.load
 
-    def planted(wanted: str, schema: str, dialect: str = "postgresql") -> str:
-        return load(wanted, schema, dialect).replace(
+    def planted(wanted: str, *given: str) -> str:
+        return load(wanted, *given).replace(
             "j.unique_until_claim AND j.lease_no = 0 AS frees_key", "false AS frees_key"
         )
 

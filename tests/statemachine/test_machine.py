@@ -167,8 +167,8 @@ def test_a_planted_bug_is_found(server: Server, name: str, monkeypatch: pytest.M
     if old not in load(statement, "t_model"):
         pytest.fail(f"{statement} does not hold {old!r}")
 
-    def planted(wanted: str, schema: str, dialect: str = "postgresql") -> str:
-        return load(statement, schema, dialect).replace(old, new) if wanted == called else load(wanted, schema, dialect)
+    def planted(wanted: str, *given: str) -> str:
+        return load(statement, *given).replace(old, new) if wanted == called else load(wanted, *given)
 
     monkeypatch.setattr(statements, "load", planted)
     with pytest.raises((AssertionError, Flaky)):
