@@ -218,6 +218,7 @@ def test_choosing_by_a_time_that_is_a_parameter(backlog: SqlQueue, name: str, li
         lease_seconds=60.0,
         worker="w",
         suspects=True,
+        single=True,
     )
     assert {scan for scan in plan.scans() if scan[1] != "job_limited"} <= BY_CLAIM | BY_ID | BY_PLACE
     assert plan.rows_read <= (32 if name == "pick_fifo" else 2) * limit + 16
