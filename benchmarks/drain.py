@@ -103,6 +103,8 @@ def _pgbench(bench: Bench, script: Path, transactions: int) -> float:
         "limit": _BATCH,
         "lease_seconds": 60,
         "worker": "pgbench",
+        "suspects": "true",
+        "single": "true",
         "in_line": "false",
         **dict.fromkeys(("ids", "lease_nos", "states", "results", "errors"), "{}"),
     }

@@ -4,6 +4,7 @@ held to a floor or an aim.
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import Figure
@@ -34,8 +35,8 @@ def between(page: Path) -> str:
 def write(groups: Iterable[Group]) -> None:
     """Replace what is between the marks of each page."""
     for page, text in tables(groups).items():
-        whole = page.read_text(encoding="utf-8")
-        page.write_text(_BETWEEN.sub(lambda _, text=text: text, whole), encoding="utf-8")  # type: ignore[misc]
+        before, _, after = page.read_text(encoding="utf-8").partition(_BEGIN)
+        page.write_text(f"{before}{_BEGIN}\n{text}{_END}{after.partition(_END)[2]}", encoding="utf-8")
 
 
 def _rates(read: Group, consume: Group) -> str:
@@ -62,10 +63,7 @@ def _held(groups: Sequence[Group]) -> str:
             size, _ = _sized(figure)
             of = size or of
             if figure.floor is not None or figure.aim is not None:
-                name = f"{of} jobs: {figure.name.strip()}" if not size else figure.name
-                held.append(
-                    Figure(name, figure.unit, figure.rounds, figure.command, figure.floor, figure.at_most, figure.aim)
-                )
+                held.append(figure if size else replace(figure, name=f"{of} jobs: {figure.name.strip()}"))
         lines += ["", measured(group), "", *table(held)]
     return "\n".join([*lines, "", ""])
 

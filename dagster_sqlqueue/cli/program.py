@@ -49,6 +49,8 @@ class Commands(TyperGroup):
         except typer.Abort:
             code = Code.INTERRUPTED
         except OSError as error:
+            if error.errno not in _FULL:
+                raise
             code = _unwritten(error)
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -131,7 +131,9 @@ def unstorable(value: object, place: str = "") -> str | None:
 
 
 def key_problem(key: object) -> str | None:
-    """What keeps a value from being a key, in words and with what to do; None when nothing does."""
+    """What keeps a value from being a key, in words, and after a semicolon what to do where that is not plain; None when
+    nothing does.
+    """
     if not isinstance(key, str) or not 0 < len(key) <= KEY_LIMIT:
         return f"must be a text of 1 to {KEY_LIMIT:,} characters"
     if problem := unstorable_text(key):

@@ -192,25 +192,27 @@ def test_graphql_lists_the_library_with_its_version(persistent: dg.DagsterInstan
     """Among those of a code location, as Dagster's own integrations are; in `make prove` it has a process of its own."""
     file = tmp_path / "code_location.py"
     file.write_text(LOCATION)
-    with WorkspaceProcessContext(persistent, code_location(file)) as context:
-        answer = create_schema().execute(LIBRARIES, context_value=context.create_request_context())
-    assert not answer.errors
-    assert answer.data is not None
-    (entry,) = answer.data["workspaceOrError"]["locationEntries"]
+    (entry,) = answered(LIBRARIES, persistent, file)["workspaceOrError"]["locationEntries"]
     found = {one["name"]: one["version"] for one in entry["locationOrLoadError"]["dagsterLibraryVersions"]}
     assert found.keys() >= {"dagster", "dagster-sqlqueue"}
     assert found["dagster-sqlqueue"] == __version__
+
+
+def answered(query: str, instance: dg.DagsterInstance, file: Path) -> dict[str, Any]:
+    """What the UI's server answers about a code location."""
+    with WorkspaceProcessContext(instance, code_location(file)) as context:
+        answer = create_schema().execute(query, context_value=context.create_request_context())
+    assert not answer.errors
+    assert answer.data is not None
+    return answer.data
 
 
 def test_the_page_of_the_queue_names_its_sensor(persistent: dg.DagsterInstance, tmp_path: Path) -> None:
     """By the query that the asset's page makes. The asset stays external, and the drain job keeps its launchpad."""
     file = tmp_path / "code_location.py"
     file.write_text(LOCATION)
-    with WorkspaceProcessContext(persistent, code_location(file)) as context:
-        answer = create_schema().execute(AUTOMATION, context_value=context.create_request_context())
-    assert not answer.errors
-    assert answer.data is not None
-    assert answer.data["assetNodes"] == [
+    found = answered(AUTOMATION, persistent, file)
+    assert found["assetNodes"] == [
         {
             "assetKey": {"path": ["queues", "emails"]},
             "isExecutable": False,
@@ -222,7 +224,7 @@ def test_the_page_of_the_queue_names_its_sensor(persistent: dg.DagsterInstance, 
             "targetingInstigators": [{"name": "emails_sensor"}],
         }
     ]
-    (repository,) = answer.data["repositoriesOrError"]["nodes"]
+    (repository,) = found["repositoriesOrError"]["nodes"]
     its = {job["name"]: job["isAssetJob"] for job in repository["jobs"]}
     assert {name for name, is_asset_job in its.items() if is_asset_job} == {"observe_emails", "__ASSET_JOB"}
     assert its.keys() >= {"drain_emails", "create_emails", "emails_show"}
@@ -234,11 +236,8 @@ def test_the_page_of_a_daily_queue_names_its_schedule_and_its_sensor(
 ) -> None:
     file = tmp_path / "code_location.py"
     file.write_text(DAILY_LOCATION)
-    with WorkspaceProcessContext(persistent, code_location(file)) as context:
-        answer = create_schema().execute(AUTOMATION, context_value=context.create_request_context())
-    assert not answer.errors
-    assert answer.data is not None
-    (node,) = answer.data["assetNodes"]
+    found = answered(AUTOMATION, persistent, file)
+    (node,) = found["assetNodes"]
     assert node["assetKey"] == {"path": ["queues", "daily"]}
     assert {one["name"] for one in node["targetingInstigators"]} == {"daily_fanout", "daily_sensor"}
 
