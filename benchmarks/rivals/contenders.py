@@ -77,6 +77,15 @@ CONTENDERS = (
         " limit of attempts",
     ),
     Contender(
+        "pgmq, archive, 1,000",
+        "pgmq",
+        "archive-1000",
+        "pgmq",
+        "a loop of read and archive, batches of 1,000: payload validated by pydantic, handler called, archived; no fence,"
+        " no limit of attempts",
+        bulk=False,
+    ),
+    Contender(
         "pgmq, delete, 1,000",
         "pgmq",
         "delete-1000",
@@ -115,7 +124,7 @@ CONTENDERS = (
         "procrastinate",
         "one at a time, 30 at once: payload validated by pydantic, async handler called, kept as succeeded; no fence,"
         " attempts counted",
-        jobs=0.05,
+        jobs=0.025,
     ),
     Contender(
         "bare table, 1,000",
