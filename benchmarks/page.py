@@ -1,11 +1,11 @@
-"""The page `docs/benchmarks.md` with its plots, and the tables of Spark's figures on other pages, made of what was recorded:
+"""The page `docs/benchmarks.md` with its plots, and the tables of figures on other pages, made of what was recorded:
 `python -m benchmarks.page`.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import spark_tables
+from benchmarks import marked, readme_table, spark_tables
 from benchmarks.harness import Figure
 from benchmarks.record import Group, recorded
 from benchmarks.rivals.contenders import CONTENDERS
@@ -85,7 +85,13 @@ def write() -> None:
         if group.name == _RIVALS:
             _plot(group)
     PAGE.write_text(text_of(groups), encoding="utf-8")
-    spark_tables.write(groups)
+    for page, text in tables(groups).items():
+        marked.replace(page, text)
+
+
+def tables(groups: Sequence[Group]) -> dict[Path, str]:
+    """What other pages have between their marks."""
+    return {readme_table.README: readme_table.text_of(groups), **spark_tables.tables(groups)}
 
 
 def _beside(group: Group) -> list[str]:

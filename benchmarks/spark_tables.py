@@ -14,8 +14,6 @@ from benchmarks.showing import measured, number, table
 PROJECT = Path(__file__).resolve().parents[1]
 SIZING, FLOORS = PROJECT / "docs" / "spark_cluster.md", PROJECT / "benchmarks" / "README.md"
 READ, CONSUME = "spark_read", "spark_consume"
-_BEGIN, _END = "<!-- figures of Spark, written by python -m benchmarks.page -->", "<!-- end of the figures -->"
-_BETWEEN = re.compile(f"(?<={re.escape(_BEGIN)}\n).*(?={re.escape(_END)})", re.DOTALL)
 _OF_ROWS = re.compile(r"([\d,]+) (?:rows|jobs)[:,] ?(.*)")
 _READS = {"whole rows": "read: whole rows", "typed fields": "read: two typed fields"}
 
@@ -24,19 +22,6 @@ def tables(groups: Iterable[Group]) -> dict[Path, str]:
     """The text between the marks of each page."""
     spark = {group.name: group for group in groups if group.name in (READ, CONSUME)}
     return {SIZING: _rates(spark[READ], spark[CONSUME]), FLOORS: _held([spark[READ], spark[CONSUME]])}
-
-
-def between(page: Path) -> str:
-    """What a page has between its marks."""
-    (found,) = _BETWEEN.findall(page.read_text(encoding="utf-8"))
-    return str(found)
-
-
-def write(groups: Iterable[Group]) -> None:
-    """Replace what is between the marks of each page."""
-    for page, text in tables(groups).items():
-        before, _, after = page.read_text(encoding="utf-8").partition(_BEGIN)
-        page.write_text(f"{before}{_BEGIN}\n{text}{_END}{after.partition(_END)[2]}", encoding="utf-8")
 
 
 def _rates(read: Group, consume: Group) -> str:
