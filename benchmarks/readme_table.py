@@ -64,14 +64,20 @@ def _rows(figures: _Figures) -> Iterator[tuple[str, str]]:
         "drain through the library, batches of 100, one process",
         f"{value('drain', one)} jobs/s, {percent('drain', one, 2)} % of the same SQL driven by pgbench",
     )
-    leased, transactional = "ours, leased, 100", "ours, transactional, 100"
-    same, best = "share of pgmq, archive, 100", "share of the best rival"
+    leased, transactional, sized = "ours, leased, 100", "ours, transactional, 100", "ours, leased"
+    same, large, best = "share of pgmq, archive, 100", "share of pgmq, archive, 1,000", "share of the best rival"
     yield (
         "a drain beside pgmq's read and archive, which have no fence, both in batches of 100: leased, and transactional",
         f"{percent('rivals', f'drain, 1: {leased}, {same}')} and"
-        f" {percent('rivals', f'drain, 1: {transactional}, {same}')} %; by four processes, beside the fastest of five queues,"
-        f" {percent('rivals', f'drain, 4: {leased}, {best}')} and"
-        f" {percent('rivals', f'drain, 4: {transactional}, {best}')} %",
+        f" {percent('rivals', f'drain, 1: {transactional}, {same}')} %",
+    )
+    yield (
+        "the same by four processes, beside the fastest of five queues",
+        f"{percent('rivals', f'drain, 4: {leased}, {best}')} and {percent('rivals', f'drain, 4: {transactional}, {best}')} %",
+    )
+    yield (
+        "leased, with no batch size given, beside pgmq in batches of 1,000: one process, and four",
+        f"{percent('rivals', f'drain, 1: {sized}, {large}')} and {percent('rivals', f'drain, 4: {sized}, {best}')} %",
     )
     yield (
         "a drain in batches of 100 while an old snapshot keeps 200,000 dead rows, two processes",

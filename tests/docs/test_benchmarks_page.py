@@ -19,7 +19,9 @@ def test_its_plots_are_there() -> None:
     assert [name for name in named if not (DOCS / name).exists()] == []
 
 
-@pytest.mark.parametrize("page", [readme_table.README, spark_tables.SIZING, spark_tables.FLOORS], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [readme_table.README, spark_tables.SIZING, spark_tables.FLOORS], ids=lambda page: page.name
+)
 def test_the_figures_on_other_pages_are_what_was_recorded(page: Path) -> None:
     assert marked.between(page) == tables(recorded())[page]
     assert marked.between(page).count("\n|") > 8
