@@ -73,7 +73,8 @@ def _rows(figures: _Figures) -> Iterator[tuple[str, str]]:
     )
     yield (
         "the same by four processes, beside the fastest of five queues",
-        f"{percent('rivals', f'drain, 4: {leased}, {best}')} and {percent('rivals', f'drain, 4: {transactional}, {best}')} %",
+        f"{percent('rivals', f'drain, 4: {leased}, {best}')} and"
+        f" {percent('rivals', f'drain, 4: {transactional}, {best}')} %",
     )
     yield (
         "leased, with no batch size given, beside pgmq in batches of 1,000: one process, and four",
