@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from benchmarks import (
     batches,
     claim_cost,
+    conditions,
     consumer,
     dagster_kills,
     dagster_runs,
@@ -36,6 +37,7 @@ SUITE = {
     "enqueue": enqueue.measure,
     "drain": drain.measure,
     "consumer": consumer.measure,
+    "conditions": conditions.measure,
     "functions": functions.measure,
     "rivals": rivals.measure,
     "limits": limits.measure,
