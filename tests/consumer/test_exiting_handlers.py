@@ -30,14 +30,14 @@ def batch(jobs: Sequence[Job[Work]]) -> None:
 @pytest.mark.parametrize(
     ("handler", "more"),
     [
-        pytest.param(one, {}, id="leased"),
+        pytest.param(one, {"batch_size": JOBS}, id="leased"),
         pytest.param(one, {"batch_size": 1}, id="one by one"),
         pytest.param(one, {"concurrency": 2}, id="in threads"),
         pytest.param(one, {"mode": Mode.TRANSACTIONAL}, id="transactional"),
         pytest.param(one, {"mode": Mode.TRANSACTIONAL, "batch_size": 1}, id="transactional, one by one"),
-        pytest.param(asynchronous, {}, id="async"),
+        pytest.param(asynchronous, {"batch_size": JOBS}, id="async"),
         pytest.param(asynchronous, {"concurrency": 2}, id="async, with concurrency"),
-        pytest.param(batch, {"batch": True}, id="batch"),
+        pytest.param(batch, {"batch": True, "batch_size": JOBS}, id="batch"),
     ],
 )
 def test_a_job_that_exits_each_time_fails_by_itself(
