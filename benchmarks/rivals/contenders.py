@@ -52,6 +52,7 @@ class Contender:
 
 
 _FENCED = "payload validated by pydantic, handler called, outcome under a fence, archived, attempts counted"
+_UNFENCED = "payload validated by pydantic, handler called, archived; no fence, no limit of attempts"
 
 CONTENDERS = (
     Contender("ours, leased, 100", "ours", "leased-100", "dagster-sqlqueue", f"batches of 100: {_FENCED}", ours=True),
@@ -73,16 +74,14 @@ CONTENDERS = (
         "pgmq",
         "archive-100",
         "pgmq",
-        "a loop of read and archive, batches of 100: payload validated by pydantic, handler called, archived; no fence, no"
-        " limit of attempts",
+        f"a loop of read and archive, batches of 100: {_UNFENCED}",
     ),
     Contender(
         "pgmq, archive, 1,000",
         "pgmq",
         "archive-1000",
         "pgmq",
-        "a loop of read and archive, batches of 1,000: payload validated by pydantic, handler called, archived; no fence,"
-        " no limit of attempts",
+        f"a loop of read and archive, batches of 1,000: {_UNFENCED}",
         bulk=False,
     ),
     Contender(
