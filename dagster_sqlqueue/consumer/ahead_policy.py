@@ -15,7 +15,7 @@ QUICK_SECONDS = 0.25
 """A batch that takes longer gains little from a next one that is there at once, and other consumers could have that."""
 _SECOND_SECONDS = 0.05
 """The same for a second batch taken ahead."""
-_SECOND_JOBS = 200
+_SECOND_JOBS = 500
 """Of larger batches an answer fills the network's buffers, and its transaction stays open until the consumer is at it."""
 _AGAIN_SECONDS = 5.0
 

@@ -5,8 +5,9 @@ import math
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 
-MOST_MEASURED = 1_000
-"""The largest batch that goes by the handler's time."""
+MOST_MEASURED = 500
+"""The largest batch that goes by the handler's time: of two that are claimed side by side, the answers fit the network's
+buffers where payloads are of some hundred bytes."""
 
 BEHIND_SECONDS = 5.0
 """So long jobs of a batch that goes by the handler's time wait for one of them: it was the time of quick ones."""
@@ -25,7 +26,7 @@ class BatchSize:
     Args:
         given: by the user; None: 100, or by the time that the handler takes.
         measured: whether it goes by the handler's time where nothing was given: a batch is to take a tenth of a second, and
-            has 1 to 1,000 jobs. The first one has 1, and each at most four times as many as the one before: a consumer
+            has 1 to 500 jobs. The first one has 1, and each at most four times as many as the one before: a consumer
             claims no job that it cannot begin, unless it knows the handler to be quick.
 
     Attributes:

@@ -64,7 +64,7 @@ class Consumer(Generic[Payload]):
         buckets: which ones to work off; None for all. Of a function the answer counts; it is asked anew every five seconds,
             between two batches.
         batch_size: jobs for each claim, 1 to 10,000. None: 100; where a plain handler takes one job after another under
-            leases, 1 for the first one, and then as many as it handles in a tenth of a second, up to 1,000 and to four
+            leases, 1 for the first one, and then as many as it handles in a tenth of a second, up to 500 and to four
             times the last batch; what has to wait for one of them for longer than five seconds is given back. Beside a
             batch of a quick handler the next one is under lease, or locked in transactional mode, unless others would have
             less by it; not with 1.
