@@ -75,9 +75,11 @@ def _rows(figures: _Figures) -> Iterator[tuple[str, str]]:
         f" {percent('rivals', f'drain, 1: {transactional}, {same}')} %",
     )
     yield (
-        "the same by four processes, beside the fastest of five queues, with pgmq in batches of 100",
+        "the same by four processes, beside the fastest of five queues, with pgmq in batches of 100; leased with no batch"
+        " size given",
         f"{percent('rivals', f'drain, 4: {leased}, {small}')} and"
-        f" {percent('rivals', f'drain, 4: {transactional}, {small}')} %",
+        f" {percent('rivals', f'drain, 4: {transactional}, {small}')} %;"
+        f" {percent('rivals', f'drain, 4: {sized}, {small}')} %",
     )
     yield (
         "beside pgmq in batches of 1,000: leased with no batch size given, by one process and by four; transactional in"

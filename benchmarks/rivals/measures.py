@@ -177,7 +177,8 @@ def _shares(rates: Rates) -> list[Figure]:
     figures += [
         _share(rates, many, _LEASED, smaller, 50, 100, but="pgmq by 1,000"),
         _share(rates, many, _TRANSACTIONAL, smaller, 80, 100, but="pgmq by 1,000"),
-        # The library takes batches as large where it chooses their size.
+        # Where the library chooses the size of its batches, up to 500 jobs.
+        _share(rates, many, _SIZED, smaller, 60, 100, but="pgmq by 1,000"),
         _share(rates, "drain, 1", _SIZED, [_PGMQ_LARGE], 50, 100),
         _share(rates, many, _SIZED, archiving, 40, 100, but="pgmq deleting"),
         _share(rates, many, _TRANSACTIONAL, archiving, 55, 100, but="pgmq deleting"),
