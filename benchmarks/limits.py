@@ -32,7 +32,7 @@ _QUEUES: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 def measure(bench: Bench) -> list[Figure]:
     """The figures of limits and strategies: jobs a second, and the share of the unlimited round robin's."""
-    jobs = 6_000 if bench.quick else 20_000
+    jobs = 6_000 if bench.quick else 60_000
     for name, (_, settings, _) in _QUEUES.items():
         bench.queue.create_queue(QueueSpec(name, Event, bucket_count=SPEC.bucket_count, **settings))
     with crew(_PROCESSES, bench.url, bench.queue.database.schema) as workers:

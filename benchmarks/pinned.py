@@ -39,7 +39,7 @@ def measure(bench: Bench) -> list[Figure]:
                 _finish(bench, workers, finished)
                 return _rate(bench, workers, finished, jobs, sweep_seconds=_ALWAYS)
 
-        found = rounds(2 if bench.quick else 3, free, pinned, sweeping)
+        found = rounds(2 if bench.quick else 7, free, pinned, sweeping)
         bench.empty()
     free_rates, pinned_rates, sweeping_rates = found
     shares = [100 * a / b for a, b in zip(pinned_rates, free_rates, strict=True)]
