@@ -9,14 +9,13 @@ import threading
 import time
 from contextlib import ExitStack
 
-from benchmarks.harness import SPEC, Bench, Event, Figure, event, note, rounds
+from benchmarks.harness import SPEC, Bench, Event, Figure, note, rounds
 from benchmarks.loading import load
 from dagster_sqlqueue import Consumer, DrainSummary, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
 
 COMMAND = "python -m benchmarks conditions"
 _BATCH = 100
-_FEW_BUCKETS = QueueSpec("few_buckets", Event, bucket_count=16)
 _MANY_BUCKETS = QueueSpec("many_buckets", Event, bucket_count=64)
 _IDLE_CLAIMS = 10
 """On the empty table, by the same sessions: psycopg prepares a statement, whose plan is kept, when it has run some times."""
@@ -82,16 +81,13 @@ def _check_planned(queue: SqlQueue) -> None:
 def _buckets(bench: Bench) -> list[Figure]:
     jobs = 20_000 if bench.quick else 120_000
     note(f"conditions: {jobs:,} jobs in 16 and in 64 buckets")
-    for spec in (_FEW_BUCKETS, _MANY_BUCKETS):
-        bench.queue.create_queue(spec)
+    bench.queue.create_queue(_MANY_BUCKETS)
 
     def drain(spec: QueueSpec[Event]) -> float:
-        bench.empty()
-        bench.queue.enqueue_many(spec, (event(number) for number in range(jobs)))
-        bench.settle()
+        bench.fill(jobs, spec)
         return _rate(bench.queue, spec)
 
-    usual, found = rounds(2 if bench.quick else 5, lambda: drain(_FEW_BUCKETS), lambda: drain(_MANY_BUCKETS))
+    usual, found = rounds(2 if bench.quick else 5, lambda: drain(SPEC), lambda: drain(_MANY_BUCKETS))
     bench.empty()
     return _figures("drain, 16 buckets", usual, "64 buckets", found)
 

@@ -116,10 +116,10 @@ class Bench:
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
             self.execute("CHECKPOINT")
 
-    def fill(self, jobs: int) -> None:
-        """Empty the queue and put so many due jobs on it."""
+    def fill(self, jobs: int, spec: QueueSpec[Event] = SPEC) -> None:
+        """Empty all queues and put so many due jobs on one."""
         self.empty()
-        self.queue.enqueue_many(SPEC, (event(number) for number in range(jobs)))
+        self.queue.enqueue_many(spec, (event(number) for number in range(jobs)))
         self.settle()
 
 

@@ -68,7 +68,13 @@ def trickle(job: Job[Event]) -> Done:
     return Done({"called_at": time.time()})
 
 
-@queue_consumer(KILLED, mode=DrainMode.BATCH, name="drain_killed")
+# A run that Dagster takes for starting keeps its buckets for ten minutes unless a consumer says otherwise.
+@queue_consumer(
+    KILLED,
+    mode=DrainMode.BATCH,
+    name="drain_killed",
+    sensor={"settings": SensorSettings(starting_seconds=KILLED.lease_seconds)},
+)
 def killed(job: Job[Event]) -> Done:
     """The first run stays at its first job."""
     file = Path(os.environ[PID_FILE])

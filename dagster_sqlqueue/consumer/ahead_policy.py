@@ -5,6 +5,7 @@ import math
 import time
 from typing import Any
 
+from dagster_sqlqueue.consumer.batch_size import MOST_MEASURED
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.queue.endings import Endings
@@ -15,7 +16,7 @@ QUICK_SECONDS = 0.25
 """A batch that takes longer gains little from a next one that is there at once, and other consumers could have that."""
 _SECOND_SECONDS = 0.05
 """The same for a second batch taken ahead."""
-_SECOND_JOBS = 500
+_SECOND_JOBS = MOST_MEASURED
 """Of larger batches an answer fills the network's buffers, and its transaction stays open until the consumer is at it."""
 _AGAIN_SECONDS = 5.0
 

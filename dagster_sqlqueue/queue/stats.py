@@ -110,6 +110,8 @@ class StatsVerbs(Verbs):
     def depth(self, queue: str, *, cap: int = 10_000, others_cap: int | None = None) -> Depth:
         """Count how many jobs the queue holds.
 
+        While consumers work, a job that was committed late, or moved back in time, is counted within five seconds.
+
         Args:
             queue: its name.
             cap: the jobs that are due are counted up to it.

@@ -8,11 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from dagster_sqlqueue import Job, QueueSpec, SqlQueue
+from dagster_sqlqueue import Consumer, Job, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.batch_size import MOST_MEASURED
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, rows, until
 from tests.support.claimed_ahead import SendingClaims, consumer_of, fill_evenly, gone_before, running
-from tests.support.locked_ahead import SIZE
+from tests.support.locked_ahead import LONG, SIZE
 from tests.support.raw_rows import in_schema
 
 BUCKETS = range(4)
@@ -61,6 +62,26 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_second_batch_is_claimed_ahead(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     drains_with(queue, spec, 3)
+
+
+def test_of_the_largest_batches_that_a_consumer_chooses_a_second_is_claimed_ahead(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is, each batch is four times as large as the one before, up to the largest.
+    monkeypatch.setattr("dagster_sqlqueue.consumer.batch_size._BATCH_SECONDS", PATIENCE)
+    jobs = 10 * MOST_MEASURED
+    fill_evenly(queue, spec, jobs, BUCKETS)
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(running(queue) if len(seen) % 100 == 0 else 0)
+        if len(seen) == 5 * MOST_MEASURED:
+            until(lambda: running(queue) == 3 * MOST_MEASURED, "batches under lease")
+            seen[-1] = running(queue)
+
+    summary = Consumer(queue, spec, handler, lease_seconds=LONG).drain()
+    assert (summary.claimed, summary.succeeded, summary.stale) == (jobs, jobs, 0)
+    assert max(seen) == 3 * MOST_MEASURED
 
 
 def test_a_consumer_that_does_not_wait_for_the_server_claims_one_batch_ahead(

@@ -112,13 +112,16 @@ def test_what_is_left_of_a_queue_is_read_from_its_hint_on(explain: Explainer) ->
         "DELETE FROM {s}.job WHERE queue = 'work' AND bucket < 4 AND available_at <= now() AND state = 'queued'"
         " RETURNING 1"
     )
-    before = explain("heads", queue="work")
+    counting = {"queue": "work", "cap": 100, "others": 100}
+    before, counted_before = explain("heads", queue="work"), explain("depth", **counting)
     swept = explain("note_sweep", queue="work")
-    after = explain("heads", queue="work")
+    after, counted_after = explain("heads", queue="work"), explain("depth", **counting)
     assert len(gone) > JOBS / 8
     assert after.root["Actual Rows"] == before.root["Actual Rows"]
     assert before.buffers > 1.5 * after.buffers, "the dead rows were not in the way, so nothing was shown"
     assert after.buffers <= 8 * LANES + SLACK
+    assert counted_before.buffers > 1.5 * counted_after.buffers, "the dead rows were not in the way"
+    assert {index for _, index in counted_after.scans()} - {None} <= {"job_claim", "bucket_pkey"}
     assert {index for _, index in swept.scans()} <= {"job_claim", "bucket_pkey"}
 
 

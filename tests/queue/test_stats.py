@@ -311,16 +311,19 @@ def test_what_was_committed_late_is_seen_by_the_next_sweep(swept: SqlQueue) -> N
     # As if the sweep had just been.
     pass_seconds(swept, -3_600)
     assert 3_500 < oldest(swept) < 7_000
+    assert swept.depth("work").ready == 40
     assert value(swept, "SELECT oldest_ready_seconds FROM {s}.queue_stats") > 7_000, "statistics believe no hint"
     pass_seconds(swept, 3_604.5)
     assert swept.leases.note_sweep("work") == 4
     assert oldest(swept) > 7_000
+    assert swept.depth("work").ready == 41
 
 
 def test_nobody_believes_an_old_hint(swept: SqlQueue) -> None:
     late(swept)
     pass_seconds(swept, 5)
     assert oldest(swept) > 7_000
+    assert swept.depth("work").ready == 41
 
 
 @pytest.mark.parametrize("leased", [False, True])

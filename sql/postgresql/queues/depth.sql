@@ -1,5 +1,6 @@
 -- Count the jobs of a queue, without reading a whole backlog: the count of due jobs stops at one cap, and that of all the
--- others together at another.
+-- others together at another. In a bucket that note_sweep has read less than 5 seconds ago the due jobs are read from the
+-- head hint on; a job that became due before it, because it was committed late or moved back, is counted within 5 seconds.
 --
 -- Parameters: queue text; cap integer; others integer (the other cap).
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes
@@ -8,7 +9,7 @@
 -- Locks: none.
 -- Roles: consumer, operator, observer.
 WITH lane AS MATERIALIZED (
-    SELECT l.bucket, l.priority FROM sqlqueue.lane AS l WHERE l.queue = :queue
+    SELECT l.bucket, l.priority, l.since FROM sqlqueue.lane AS l WHERE l.queue = :queue
 ), ready AS (
     SELECT
     FROM lane
@@ -16,6 +17,7 @@ WITH lane AS MATERIALIZED (
         SELECT
         FROM sqlqueue.job AS j
         WHERE j.queue = :queue AND j.bucket = lane.bucket AND j.priority = lane.priority
+          AND j.available_at >= COALESCE(lane.since, '-infinity')
           AND j.available_at <= statement_timestamp()
         LIMIT :cap
     ) AS due

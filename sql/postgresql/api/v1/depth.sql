@@ -1,4 +1,5 @@
--- Count the jobs of a queue. The counts stop at the cap, which then means "at least".
+-- Count the jobs of a queue. The counts stop at the cap, which then means "at least". A job that was committed late, or
+-- moved back in time, is counted within 5 seconds.
 --
 -- Parameters: queue text; cap integer.
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later, or waiting for their turn), held.
