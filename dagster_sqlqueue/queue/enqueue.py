@@ -20,7 +20,7 @@ from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.copy_rows import Packer
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.insert import Enqueued, OnConflict
-from dagster_sqlqueue.queue.intake import NewRow, OnBadRow, PlainJobChunks, PlainRow, Rejected, each, new_row
+from dagster_sqlqueue.queue.intake import NewRow, OnBadRow, PlainJobChunks, PlainRow, Rejected, each, one_row
 from dagster_sqlqueue.schema import migrations
 
 __all__ = ["EnqueueVerbs", "Enqueued", "Rejected"]
@@ -124,10 +124,10 @@ class EnqueueVerbs(Verbs):
         on_conflict: OnConflict,
     ) -> UUID | None:
         insert.check_choice("on_conflict", on_conflict, OnConflict)
-        row = new_row(spec, job)
+        row = one_row(spec, job)
         check_connection(connection, "aenqueue or aenqueue_many")
         executor = self.database.joined(connection)
-        if on_conflict == "ignore" and not row.named and (connection is None or row.columns["region"] is None):
+        if insert.in_one_statement(row, on_conflict, joining=connection is not None):
             return self._drive(insert.one(spec.name, row, on_conflict), executor, spec.name)
         if connection is None:
             return self.database.transact(
@@ -279,10 +279,10 @@ class EnqueueVerbs(Verbs):
         on_conflict: OnConflict,
     ) -> UUID | None:
         insert.check_choice("on_conflict", on_conflict, OnConflict)
-        row = new_row(spec, job)
+        row = one_row(spec, job)
         transaction = self.database.awaited(connection)
         steps = insert.one(spec.name, row, on_conflict)
-        if on_conflict == "ignore" and not row.named and row.columns["region"] is None:
+        if insert.in_one_statement(row, on_conflict, joining=True):
             return await self._adrive(steps, transaction, spec.name)
         async with transaction.atomic():
             return await self._adrive(steps, transaction, spec.name)

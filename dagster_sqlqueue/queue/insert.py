@@ -15,6 +15,7 @@ import psycopg
 from dagster_sqlqueue.db.isolation import check_level, check_sees_ends
 from dagster_sqlqueue.db.steps import CopyIn, Statement, Steps
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
+from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.queue.copy_rows import Packer
 from dagster_sqlqueue.queue.intake import NewRow, PlainRow, Terms, no_bucket
@@ -100,14 +101,31 @@ def seeing_ends(what: str) -> Steps[None]:
     check_sees_ends(level, what)
 
 
-def one(queue: str, row: NewRow, on_conflict: OnConflict) -> Steps[UUID | None]:
-    """Enqueue one job; returns the id of the job that holds its content, None for a duplicate.
+def in_one_statement(row: NewRow | PlainRow, on_conflict: OnConflict, *, joining: bool) -> bool:
+    """Return whether `one` is a single statement, which needs no transaction of its own.
 
-    It is one statement, which needs no transaction, only if the id is the library's own and nothing is to be replaced.
+    Args:
+        row: the job.
+        on_conflict: what becomes of it if its unique key is taken.
+        joining: whether it joins a caller's transaction, which must survive the error about a region without a bucket.
+    """
+    if isinstance(row, PlainRow):
+        return True
+    return on_conflict == "ignore" and not row.named and not (joining and row.columns["region"] is not None)
+
+
+def one(queue: str, row: NewRow | PlainRow, on_conflict: OnConflict) -> Steps[UUID | None]:
+    """Enqueue one job; returns the id of the job that holds its content, None for a duplicate.
 
     Raises:
         InvalidInput, NoQueue: nothing was written.
     """
+    if isinstance(row, PlainRow):
+        job_id = row.id
+        parameters = {"queue": queue, "id": job_id, "hash": bucket_hash(job_id, None), "payload": row.payload}
+        if not (yield Statement("enqueue_plain", parameters)):
+            raise NoQueue((yield Statement("queues", {"name": None})))
+        return job_id
     if row.named:
         yield from seeing_ends(f"the job {row.id} has an id of its own")
     if row.columns["region"] is not None:

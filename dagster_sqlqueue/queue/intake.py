@@ -73,9 +73,14 @@ class PlainRow(NamedTuple):
     payload: str
     row: int
 
+    @property
+    def id(self) -> UUID:
+        """The job's id."""
+        return UUID(bytes=self.id_bytes)
+
     def whole(self) -> NewRow:
         """Return the same as a row with all of its columns."""
-        return NewRow(validation.plain_values(UUID(bytes=self.id_bytes), self.payload), self.row, _PLAIN, False)
+        return NewRow(validation.plain_values(self.id, self.payload), self.row, _PLAIN, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,24 @@ class Terms:
             return hash_ % self.bucket_count
         own = [bucket for bucket, name in enumerate(self.regions) if name == region]
         return own[hash_ % len(own)]
+
+
+def one_row(spec: QueueSpec[Payload], job: Any) -> NewRow | PlainRow:
+    """The only job of an enqueue, checked: a `PlainRow` where nothing is said of it but its payload.
+
+    Raises:
+        InvalidPayload, InvalidInput: the message names the row.
+    """
+    return new_row(spec, job) if isinstance(job, NewJob) else plain_row(spec, job, 0)
+
+
+def plain_row(spec: QueueSpec[Payload], payload: Any, row: int) -> PlainRow:
+    """A payload, checked, as a job.
+
+    Raises:
+        InvalidPayload: the message names the row.
+    """
+    return PlainRow(uuid7().bytes, payload_text(spec, payload, row), row)
 
 
 def new_row(spec: QueueSpec[Payload], job: Any, row: int = 0) -> NewRow:
@@ -208,7 +231,7 @@ class PlainJobChunks(_Jobs[NewRow | PlainRow]):
     def _new(self, job: Any, number: int) -> NewRow | PlainRow:
         if isinstance(job, NewJob):
             return self._whole(job, number)
-        return PlainRow(uuid7().bytes, payload_text(self._spec, job, number), number)
+        return plain_row(self._spec, job, number)
 
     def streamed(self, streamed: bool) -> None:
         """Say whether the last chunk went into a COPY that is still open: then the next ones are smaller."""

@@ -154,6 +154,14 @@ def test_enqueue_one(explain: Explainer, queue: str, name: str, key: str | None,
     assert plan.buffers <= SLACK
 
 
+def test_enqueue_plain(explain: Explainer) -> None:
+    columns = validation.values(QueueSpec("work", Work), Work(n=1))
+    plan = explain("enqueue_plain", queue="work", **{name: columns[name] for name in ("id", "hash", "payload")})
+    assert plan.root["Actual Rows"] == 1
+    assert plan.scans() == set()
+    assert plan.buffers <= SLACK
+
+
 @pytest.mark.parametrize("queue", ["work", "keyed"])
 @pytest.mark.parametrize("count", [10, 2_000])
 def test_enqueue_many(explain: Explainer, count: int, queue: str) -> None:

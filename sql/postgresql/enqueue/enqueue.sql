@@ -1,6 +1,6 @@
 -- Enqueue one job of no region and without an ordering key. (enqueue_many takes arrays; binding those for a single row costs
 -- a third of its speed. enqueue_keyed and enqueue_in_region are for the others: a place in line, and what reads a region's
--- buckets, would cost every enqueue, used or not.)
+-- buckets, would cost every enqueue, used or not. enqueue_plain is for a job of which nothing is said but its payload.)
 --
 -- Parameters: queue text; id uuid; hash integer (not negative: the bucket is the hash modulo the queue's count);
 --   priority smallint; run_at timestamptz (null: due now); max_attempts integer, backoff float8[] and timeout_seconds float8
