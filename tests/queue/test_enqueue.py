@@ -123,6 +123,28 @@ def test_payloads_alone_are_copied_in_as_jobs_that_say_nothing_else(queue: SqlQu
         assert bucket == bucket_hash(job, None) % 4
 
 
+def test_a_payload_alone_is_enqueued_as_a_job_that_says_nothing_else(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str
+) -> None:
+    queue.create_queue(replace(spec, timeout_seconds=12.5, max_attempts=7))
+    for n in range(20):
+        job = Work(n=n, note='"\\\n\té\U0001f600')
+        queue.enqueue(spec, job)
+        queue.enqueue(spec, job.model_dump())
+        queue.enqueue(spec, job, on_conflict="replace")
+        queue.enqueue(spec, NewJob(job))
+        with caller(url) as connection:
+            queue.enqueue(spec, job, connection=connection)
+            connection.commit()
+    columns = "queue, priority, state, lease_no, attempt, max_attempts, unique_key, unique_until_claim, ordering_key,"
+    columns += " order_no, region, timeout_seconds, backoff, tags, payload, error, wakes, queue_kept,"
+    columns += " available_at = run_at AND run_at = created_at"
+    same = f"SELECT count(*), min(c) FROM (SELECT count(*) AS c FROM {{s}}.job GROUP BY {columns}) AS same"
+    assert rows(queue, same) == [(20, 5)]
+    for job_id, bucket in rows(queue, "SELECT id, bucket FROM {s}.job"):
+        assert bucket == bucket_hash(job_id, None) % 4
+
+
 def test_copies_and_arrays_take_turns_in_one_call(queue: SqlQueue, ordered: QueueSpec[Work]) -> None:
     jobs: list[Any] = [Work(n=n) for n in range(9_000)]
     jobs[3_000] = NewJob(Work(n=3_000), ordering_key="k")
