@@ -22,11 +22,12 @@ from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.spark.sinks import table_identifier
 from definitions.daily_analytics import TABLE, airport_daily, daily_analytics, output_directory
 from definitions.deployment import WORKSPACE, Deployment, deployment, running
-from definitions.events import events
+from definitions.events import events, handle_flight
 from definitions.expected import differences, expected_numbers, expected_reminders, reminder_differences
 from definitions.flights import airport_name, count_flights, job_id, read_flights
+from definitions.last_runs import end_runs
 from definitions.reminder_day import ended_reminders, put_reminders
-from definitions.reminders import additions, reminders
+from definitions.reminders import additions, reminders, send_reminder
 
 STALL_SECONDS = 300.0
 _EVERYTHING = 1_000_000
@@ -130,6 +131,8 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
                 task = progress.add_task("fan out and consume with Spark", total=len(days))
                 for left in _watch(daemon, at, instance, began, lambda: len(_missing(at, instance, days))):
                     progress.update(task, completed=len(days) - left)
+            with stages.timed("end of the last runs"):
+                end_runs(instance, {handle_flight.job.name, send_reminder.job.name}, STALL_SECONDS)
         stages.notes["daily analytics (schedule, Spark)"] = _spark_note(instance, len(days))
 
 

@@ -1,7 +1,9 @@
 """The demo as a newcomer runs it: its own process, a real daemon, a real Spark, two days of flights."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
@@ -23,10 +25,12 @@ def test_two_days_of_flights_are_worked_off_and_the_result_is_checked(tmp_path: 
         assert "Traceback" not in output
         nothing_left_over(tmp_path)
 
+    began = datetime.now(UTC)
     said = succeeded(tmp_path)
     assert f"and {REMINDERS} reminders equal to the source files" in said
     assert "reported no arrival" in said
     nothing_left_over(tmp_path)
+    no_run_was_interrupted(tmp_path, began)
 
     if FULL:
         assert "everything was worked off already" in succeeded(tmp_path)
@@ -36,6 +40,16 @@ def test_two_days_of_flights_are_worked_off_and_the_result_is_checked(tmp_path: 
         every_reminder_ended_once(queue)
         rows(queue, "UPDATE public.airport_daily SET flights = flights + 1 WHERE account = 'ATL'")
         a_difference_is_a_failure(tmp_path, said_by_a_call)
+
+
+def no_run_was_interrupted(home: Path, began: datetime) -> None:
+    """Each run succeeded, but for those that still waited for reminders, or for flights: they were cancelled."""
+    with dg.DagsterInstance.from_config(str(home / "dagster")) as instance:
+        runs = [(run.job_name, run.status) for run in instance.get_runs(dg.RunsFilter(created_after=began))]
+    succeeded, cancelled = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED
+    assert ("materialize_airport_daily", succeeded) in runs
+    assert "drain_reminders" in dict(runs)
+    assert [run for run in runs if run[1] != succeeded and (run[1] != cancelled or "drain" not in run[0])] == []
 
 
 def every_flight_was_one_job_that_ended_once(queue: SqlQueue) -> None:
