@@ -1,6 +1,7 @@
 -- Count the jobs of a queue, without reading a whole backlog: the count of due jobs stops at one cap, and that of all the
 -- others together at another. In a bucket that note_sweep has read less than 5 seconds ago the due jobs are read from the
--- head hint on; a job that became due before it, because it was committed late or moved back, is counted within 5 seconds.
+-- head hint on; a job that became due before it, because it was committed late, moved back, or enqueued as long due, is
+-- counted within 5 seconds.
 --
 -- Parameters: queue text; cap integer; others integer (the other cap).
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes
