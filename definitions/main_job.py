@@ -29,7 +29,7 @@ from definitions.last_runs import end_runs
 from definitions.reminder_day import ended_reminders, put_reminders
 from definitions.reminders import additions, reminders, send_reminder
 
-STALL_SECONDS = 300.0
+STALL_SECONDS = 600.0
 _EVERYTHING = 1_000_000
 
 
@@ -136,6 +136,10 @@ def _stages(at: Deployment, stages: Stages, progress: Progress, first: date, las
         stages.notes["daily analytics (schedule, Spark)"] = _spark_note(instance, len(days))
 
 
+def _runs(instance: dg.DagsterInstance) -> list[tuple[str, dg.DagsterRunStatus]]:
+    return [(run.run_id, run.status) for run in instance.get_runs(limit=20)]
+
+
 _FAILURES = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
 
 
@@ -157,16 +161,16 @@ def _watch(
     began: datetime,
     left: Callable[[], int],
 ) -> Iterator[int]:
-    """Watch a count fall to 0; raise if the daemon ends, a run fails, or the count stands still for long."""
-    best, moved = left(), time.monotonic()
-    while best:
-        yield best
+    """Watch a count fall to 0; raise if the daemon ends, a run fails, or neither the count nor a run moves for long."""
+    best, moved = (left(), _runs(instance)), time.monotonic()
+    while best[0]:
+        yield best[0]
         time.sleep(0.5)
         if daemon.poll() is not None:
             raise DemoFailed(f"the Dagster daemon ended by itself:\n{_tail(at)}")
         if failed := _failure(instance, began) or _dead_day(at):
             raise DemoFailed(failed)
-        now = left()
+        now = (left(), _runs(instance))
         if now != best:
             best, moved = now, time.monotonic()
         elif time.monotonic() - moved > STALL_SECONDS:

@@ -89,3 +89,19 @@ for module in ("source", "batch_reader", "stream_reader", "sealed_read"):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["source", "batch_reader", "stream_reader", "sealed_read"]
+
+
+@pytest.mark.parametrize(
+    ("imported", "package", "extra"),
+    [
+        ("dagster_sqlqueue.metrics", "prometheus_client", "metrics"),
+        ("dagster_sqlqueue.traces", "opentelemetry", "traces"),
+        ("dagster_sqlqueue.spark; dagster_sqlqueue.spark.SparkResource", "pyspark", "spark"),
+        ("dagster_sqlqueue.spark; dagster_sqlqueue.spark.sqlqueue_daily_asset", "pyarrow", "spark"),
+    ],
+)
+def test_without_an_extra_its_packages_say_what_to_install(imported: str, package: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import {imported}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = f"ModuleNotFoundError: the package {package} is not installed; install it with: pip install"
+    assert done.stderr.splitlines()[-1] == f"{said} 'dagster-sqlqueue[{extra}]'"

@@ -44,14 +44,22 @@ class Commands(TyperGroup):
                 stream.reconfigure(errors="backslashreplace")
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
+            sys.stdout.flush()
         except typer.TyperException as error:
             code = _report(_usage(error), Code.INPUT)
         except typer.Abort:
             code = Code.INTERRUPTED
+        except BrokenPipeError:
+            code = _closed_pipe()
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             code = _unwritten(error)
+        except SystemExit as end:
+            # The console that prints the help ends the process at a broken pipe, with a code of its own.
+            if not isinstance(end.__context__, BrokenPipeError):
+                raise
+            code = _closed_pipe()
         sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -76,8 +84,7 @@ class Commands(TyperGroup):
         except QueueError as error:
             raise typer.Exit(_report(str(error), code_of(error), ctx.obj)) from None
         except BrokenPipeError:
-            _write_no_more()
-            raise typer.Exit(Code.CLOSED_PIPE) from None
+            raise typer.Exit(_closed_pipe()) from None
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
         except Exception as error:
@@ -160,6 +167,11 @@ def _leave(end: SystemExit) -> None:
 def _write_no_more() -> None:
     """Throw away what is still to be written: the interpreter must not try it again at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _closed_pipe() -> int:
+    _write_no_more()
+    return Code.CLOSED_PIPE
 
 
 def _unwritten(error: OSError) -> int:

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import sqlalchemy as sa
+from psycopg import pq
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue.db import session_settings
@@ -30,7 +31,8 @@ def parse_url(url: str) -> sa.URL:
         parsed = make_url(url)
     except (sa.exc.ArgumentError, ValueError):
         raise InvalidInput(
-            "the database URL does not parse; it is written postgresql://user:password@host:5432/database"
+            "the database URL does not parse; it is written postgresql://user:password@host:5432/database, with the signs"
+            " :/?#[]@% of a user or a password as %3A, %2F and so on"
         ) from None
     if "@" in (parsed.host or ""):
         raise InvalidInput("the database URL holds more than one '@'; write one that is part of the password as %40")
@@ -70,7 +72,7 @@ def driver_options(url: sa.URL) -> dict[str, Any]:
     of the terminal a tenth of its time. `host=a:1&host=b:2` are several hosts, each with its port.
 
     Raises:
-        InvalidInput: the options name ports in two ways.
+        InvalidInput: the options name ports in two ways, or one is none that the driver knows.
     """
     options = {name: ",".join(said) for name, said in url.normalized_query.items()}
     hosts = url.normalized_query.get("host", ())
@@ -83,4 +85,13 @@ def driver_options(url: sa.URL) -> dict[str, Any]:
             )
         named = [match[1] if match else host for host, match in zip(hosts, matches, strict=True)]
         options.update(host=",".join(named), port=",".join(match[2] if match else "" for match in matches))
+    if unknown := sorted(options.keys() - _driver_knows()):
+        raise InvalidInput(
+            f"the database URL has the option {unknown[0]!r}, which the driver does not know; options are those of libpq,"
+            " such as sslmode, or pooler"
+        )
     return {**url.translate_connect_args(username="user", database="dbname"), **options}
+
+
+def _driver_knows() -> set[str]:
+    return {option.keyword.decode() for option in pq.Conninfo.get_defaults()}

@@ -124,7 +124,7 @@ class QueueSpec(Generic[Payload]):
         check_seconds("lease_seconds", self.lease_seconds, self.name)
         if not _whole(self.max_attempts, 1, MAX_ATTEMPTS):
             raise InvalidInput(
-                f"max_attempts of queue {self.name!r} is {self.max_attempts}; it must be 1 to {MAX_ATTEMPTS:,}"
+                f"max_attempts of queue {self.name!r} is {self.max_attempts!r}; it must be 1 to {MAX_ATTEMPTS:,}"
             )
         if self.timeout_seconds is not None:
             check_seconds("timeout_seconds", self.timeout_seconds, self.name)

@@ -128,13 +128,15 @@ class EnqueueVerbs(Verbs):
         check_connection(connection, "aenqueue or aenqueue_many")
         executor = self.database.joined(connection)
         if insert.in_one_statement(row, on_conflict, joining=connection is not None):
-            return self._drive(insert.one(spec.name, row, on_conflict), executor, spec.name)
+            return self._drive(insert.one(spec.name, row, on_conflict), executor, spec.name, row.region)
         if connection is None:
             return self.database.transact(
-                lambda transaction: self._drive(insert.one(spec.name, row, on_conflict), transaction, spec.name)
+                lambda transaction: self._drive(
+                    insert.one(spec.name, row, on_conflict), transaction, spec.name, row.region
+                )
             )
         with executor.atomic() as joined:  # type: ignore[union-attr]
-            return self._drive(insert.one(spec.name, row, on_conflict), joined, spec.name)
+            return self._drive(insert.one(spec.name, row, on_conflict), joined, spec.name, row.region)
 
     def enqueue_many(
         self,
@@ -227,19 +229,19 @@ class EnqueueVerbs(Verbs):
         with self.database.joined(connection).atomic() as joined:  # type: ignore[union-attr]
             return put_all(joined)
 
-    def _drive(self, steps: Steps[T], executor: Executor, queue: str) -> T:
-        with self._in_words(queue):
+    def _drive(self, steps: Steps[T], executor: Executor, queue: str, region: str | None = None) -> T:
+        with self._in_words(queue, region):
             return drive(steps, executor)
 
     @contextlib.contextmanager
-    def _in_words(self, queue: str) -> Iterator[None]:
-        """Say in plain words what an enqueue can cause."""
+    def _in_words(self, queue: str, region: str | None = None) -> Iterator[None]:
+        """Say in plain words what an enqueue can cause; `region`: of the only job."""
         try:
             yield
         except insert.NoQueue as error:
             raise self.catalog.not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
-            raise insert.refusal(error, queue) from None
+            raise insert.refusal(error, queue, region) from None
 
     async def aenqueue(
         self,
@@ -283,9 +285,9 @@ class EnqueueVerbs(Verbs):
         transaction = self.database.awaited(connection)
         steps = insert.one(spec.name, row, on_conflict)
         if insert.in_one_statement(row, on_conflict, joining=True):
-            return await self._adrive(steps, transaction, spec.name)
+            return await self._adrive(steps, transaction, spec.name, row.region)
         async with transaction.atomic():
-            return await self._adrive(steps, transaction, spec.name)
+            return await self._adrive(steps, transaction, spec.name, row.region)
 
     async def aenqueue_many(
         self,
@@ -345,10 +347,10 @@ class EnqueueVerbs(Verbs):
                 await put(chunk)
         return Enqueued(counts["inserted"], counts["duplicates"], counts["replaced"], taken.rejected)
 
-    async def _adrive(self, steps: Steps[T], transaction: AsyncTransaction, queue: str) -> T:
+    async def _adrive(self, steps: Steps[T], transaction: AsyncTransaction, queue: str, region: str | None = None) -> T:
         try:
             return await adrive(steps, transaction)
         except insert.NoQueue as error:
             raise self.catalog.not_among(queue, error.names) from None
         except psycopg.IntegrityError as error:
-            raise insert.refusal(error, queue) from None
+            raise insert.refusal(error, queue, region) from None

@@ -69,11 +69,17 @@ def check_choice(name: str, value: object, choices: Any) -> None:
         raise InvalidInput(f"{name} is {value!r}; it must be {allowed}")
 
 
-def refusal(error: Exception, queue: str) -> Exception:
-    """The error to raise for one of the driver: in plain words where an enqueue can cause it."""
+def refusal(error: Exception, queue: str, region: str | None = None) -> Exception:
+    """The error to raise for one of the driver: in plain words where an enqueue can cause it.
+
+    Args:
+        error: of the driver.
+        queue: its name.
+        region: of the only job.
+    """
     original = getattr(error, "orig", None) or error
     if isinstance(original, psycopg.errors.NotNullViolation) and original.diag.column_name == "bucket":
-        return InvalidInput(no_bucket(queue))
+        return InvalidInput(no_bucket(queue, region))
     if isinstance(original, psycopg.errors.ForeignKeyViolation) and original.diag.constraint_name == "job_queue_fkey":
         return UnknownQueue(f"queue {queue!r} was removed while the job was being enqueued; nothing was enqueued")
     return error

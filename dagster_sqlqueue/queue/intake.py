@@ -54,6 +54,12 @@ class NewRow(NamedTuple):
         return found
 
     @property
+    def region(self) -> str | None:
+        """The region that is to take the job."""
+        found: str | None = self.columns["region"]
+        return found
+
+    @property
     def payload(self) -> str:
         """The job's payload."""
         found: str = self.columns["payload"]
@@ -77,6 +83,11 @@ class PlainRow(NamedTuple):
     def id(self) -> UUID:
         """The job's id."""
         return UUID(bytes=self.id_bytes)
+
+    @property
+    def region(self) -> None:
+        """No region was named."""
+        return None
 
     def whole(self) -> NewRow:
         """Return the same as a row with all of its columns."""

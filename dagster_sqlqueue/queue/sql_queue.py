@@ -6,6 +6,7 @@ from typing import Self
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.schema_name import Unnamed
 from dagster_sqlqueue.db.session_settings import Pooler
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.enqueue import EnqueueVerbs
 from dagster_sqlqueue.queue.hooks import EnqueueHooks
 from dagster_sqlqueue.queue.job_admin import JobAdminVerbs
@@ -63,6 +64,8 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
                 statement_timeout=statement_timeout,
                 pooler=pooler,
             )
+        elif not isinstance(database, Database):
+            raise InvalidInput(_no_database(database))
         super().__init__(database, hooks)
 
     def __enter__(self) -> Self:
@@ -136,3 +139,10 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
             AccessRefused: the user is neither an operator nor the owner of the schema.
         """
         return Maintenance(self.catalog).trim(queue)
+
+
+def _no_database(given: object) -> str:
+    wanted = "a URL, postgresql://user:password@host:5432/database, or a Database"
+    if given is None:
+        return f"the database is None: is the environment variable that holds its URL set? Give {wanted}"
+    return f"the database is of the type {type(given).__name__}; give {wanted}"

@@ -110,8 +110,8 @@ class StatsVerbs(Verbs):
     def depth(self, queue: str, *, cap: int = 10_000, others_cap: int | None = None) -> Depth:
         """Count how many jobs the queue holds.
 
-        While consumers work, a job that was committed late, moved back in time, or enqueued with a `run_at` of more than a
-        minute ago, is counted within five seconds.
+        Beside others that are due, a job that was committed late, moved back in time, or enqueued with a `run_at` of more
+        than a minute ago, is counted within five seconds. A queue that holds a job that is due never counts as empty.
 
         Args:
             queue: its name.

@@ -41,6 +41,7 @@ else:
             "source": ["payload_schema", "register_source"],
             "staged_jobs": ["written"],
         },
+        ("spark", "pyspark", "pyarrow"),
     )
 
 __all__ = [

@@ -107,6 +107,17 @@ def test_a_key_that_is_held_until_the_claim(cli: Cli, queue: SqlQueue) -> None:
     assert cli.json("enqueue", "work", "{}", *options)["inserted"] == 1
 
 
+@pytest.mark.parametrize("option", ["--replace", "--merge"])
+def test_what_is_done_by_the_unique_key_needs_one(cli: Cli, queue: SqlQueue, option: str) -> None:
+    assert f"{option} is for a job with the unique key" in cli.refused(2, "enqueue", "work", "{}", option)
+    assert queue.depth("work").live == 0
+
+
+def test_a_region_without_buckets_is_named(cli: Cli, queue: SqlQueue) -> None:
+    assert "region is 'mars', which has no bucket" in cli.refused(2, "enqueue", "work", "{}", "--region", "mars")
+    assert queue.depth("work").live == 0
+
+
 def test_bad_lines_can_be_left_out(cli: Cli, queue: SqlQueue) -> None:
     lines = '{"n": 1}\n\nnonsense\n{"n": 2}\n{"n": "\\u0000"}\n[1]\n{"n": 3}\n'
     done = cli.run("enqueue", "work", "-", "--skip-bad", "--json", stdin=lines)

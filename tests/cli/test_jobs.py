@@ -232,6 +232,23 @@ def test_a_reader_that_goes_away(cli: Cli, form: list[str]) -> None:
     assert peek.wait(PATIENCE) == 141
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["peek", "--help"], ["--version"]], ids=" ".join)
+def test_a_reader_that_went_away_before_the_help(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "dagster_sqlqueue.cli", *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.skipif(not _FULL.exists(), reason="a device of Linux")
 @pytest.mark.parametrize("arguments", [["stats"], ["--help"]], ids=["a command", "the help"])
 def test_a_full_disk_is_one_line(cli: Cli, arguments: list[str]) -> None:

@@ -38,6 +38,7 @@ def test_it_is_said_once_and_goes_no_further(url: str, given: str | None, pooler
         ("pooler=statement", "pooler is 'statement'; it must be 'transaction'"),
         ("pooler=session&pooler=transaction", "more than once"),
         ("pooler=transaction&options=-csearch_path%3Dx", "set them for the role"),
+        ("sslmod=require", "has the option 'sslmod', which the driver does not know"),
     ],
 )
 def test_what_cannot_be_is_refused(query: str, words: str) -> None:

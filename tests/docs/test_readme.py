@@ -76,3 +76,9 @@ def test_make_help_names_every_target_of_the_readme() -> None:
     listed = subprocess.run(["make", "help"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     for target in set(re.findall(r"make (\w+)", (PROJECT / "README.md").read_text())) - {"are"}:
         assert re.search(rf"^{target} ", listed, re.MULTILINE), target
+
+
+def test_every_proof_that_the_readme_names_exists() -> None:
+    named = set(re.findall(r"`((?:tests/|test_)[\w/.]*)`", (PROJECT / "README.md").read_text()))
+    assert "tests/faults" in named
+    assert [name for name in sorted(named) if not (PROJECT / name).exists()] == []

@@ -194,6 +194,21 @@ def test_what_the_database_knows_of_the_heads_serves_a_claim_without_order(queue
     assert len(queue.claim("single", limit=5, worker="w", hints=hints)) == 1
 
 
+def test_a_queue_whose_only_job_is_due_before_the_hints_is_not_empty(queue: SqlQueue) -> None:
+    spec = QueueSpec("late", Work, bucket_count=2)
+    queue.create_queue(spec)
+    for n in range(3):
+        queue.enqueue(spec, NewJob(Work(n=n), run_at=datetime.now(UTC) - timedelta(hours=1)))
+    # As a consumer leaves it that found nothing due, but for longer than five seconds.
+    rows(
+        queue, "UPDATE {s}.bucket SET head_hint = now(), swept_at = now() + interval '10 minutes' WHERE queue = 'late'"
+    )
+    assert queue.depth("late").ready == 3
+    assert queue.depth("late", cap=2).ready == 2
+    assert rows(queue, "SELECT ready FROM {s}.depth('late')") == [(3,)]
+    rows(queue, "DELETE FROM {s}.job WHERE queue = 'late'")
+
+
 def test_a_claim_without_order_that_was_sent_ahead_says_which_bucket_it_swept(queue: SqlQueue) -> None:
     spec = QueueSpec("free", Work, bucket_count=4, strategy="fanout")
     queue.create_queue(spec)

@@ -1,6 +1,7 @@
 """What a `SqlQueue` is put together from, and how it is made."""
 
 import inspect
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,12 @@ def test_what_it_is_given_goes_to_the_database(url: str) -> None:
 def test_a_database_is_taken_as_it_is() -> None:
     database = Database(URL, schema="mine")
     assert SqlQueue(database).database is database
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [(None, "is the environment variable that holds its URL set"), (object(), "of the type object; give a URL")],
+)
+def test_what_is_no_database_is_refused_at_once(given: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        SqlQueue(given)

@@ -87,9 +87,7 @@ def metrics_package() -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
-        raise InvalidInput(
-            "the package prometheus_client is not installed; install it with: pip install 'dagster-sqlqueue[metrics]'"
-        ) from None
+        raise InvalidInput(str(error)) from None
     return package
 
 

@@ -1,7 +1,7 @@
 -- Count the jobs of a queue, without reading a whole backlog: the count of due jobs stops at one cap, and that of all the
 -- others together at another. In a bucket that note_sweep has read less than 5 seconds ago the due jobs are read from the
--- head hint on; a job that became due before it, because it was committed late, moved back, or enqueued as long due, is
--- counted within 5 seconds.
+-- head hint on; beside others, a job that became due before it, because it was committed late, moved back, or enqueued as
+-- long due, is counted within 5 seconds. Where that finds none, all are read: a queue that holds a due job is never empty.
 --
 -- Parameters: queue text; cap integer; others integer (the other cap).
 -- Returns: one row: ready (due now), running (under a lease), scheduled (due later: first runs, retries and snoozes
@@ -11,7 +11,7 @@
 -- Roles: consumer, operator, observer.
 WITH lane AS MATERIALIZED (
     SELECT l.bucket, l.priority, l.since FROM sqlqueue.lane AS l WHERE l.queue = :queue
-), ready AS (
+), hinted AS MATERIALIZED (
     SELECT
     FROM lane
     CROSS JOIN LATERAL (
@@ -23,6 +23,22 @@ WITH lane AS MATERIALIZED (
         LIMIT :cap
     ) AS due
     LIMIT :cap
+), ready AS (
+    SELECT FROM hinted
+    UNION ALL
+    (
+        SELECT
+        FROM lane
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM sqlqueue.job AS j
+            WHERE j.queue = :queue AND j.bucket = lane.bucket AND j.priority = lane.priority
+              AND j.available_at < lane.since
+            LIMIT :cap
+        ) AS due
+        WHERE NOT EXISTS (SELECT FROM hinted)
+        LIMIT :cap
+    )
 ), waiting AS (
     SELECT later.state
     FROM lane
