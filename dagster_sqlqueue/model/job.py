@@ -2,7 +2,7 @@
 
 import enum
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias
@@ -56,7 +56,7 @@ class NewJob(Generic[Payload]):
         id: the job's id, for a producer that recognises the same job again; made if None.
     """
 
-    payload: Payload | dict[str, Any]
+    payload: Payload | Mapping[str, Any]
     run_at: datetime | None = None
     priority: int = 0
     ordering_key: str | None = None

@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic
@@ -136,7 +136,7 @@ class Message(Generic[Payload]):
         ordering_key: its jobs have it: in a queue that is ordered they take turns.
     """
 
-    payload: Payload | dict[str, Any]
+    payload: Payload | Mapping[str, Any]
     id: UUID | None = None
     tags: Sequence[str] = ()
     run_at: datetime | None = None

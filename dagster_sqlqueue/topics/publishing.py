@@ -1,6 +1,6 @@
 """Verbs of publishers: publish messages to topics, in a transaction of the library or of the caller."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -11,6 +11,7 @@ from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.db.executors import check_connection as check_blocking
 from dagster_sqlqueue.db.retries import RereadableInput, beginning_again, mapped
 from dagster_sqlqueue.db.steps import adrive, drive
+from dagster_sqlqueue.model.queue import Payload
 from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.hooks import around_enqueue
 from dagster_sqlqueue.queue.intake import OnBadRow, each
@@ -29,8 +30,8 @@ class PublishingVerbs(ServiceVerbs):
 
     def publish(
         self,
-        topic: "TopicSpec[Any] | str",
-        payload: Any,
+        topic: TopicSpec[Payload] | str,
+        payload: Payload | Mapping[str, Any],
         *,
         connection: CallerConnection | None = None,
         id: UUID | None = None,
@@ -84,8 +85,8 @@ class PublishingVerbs(ServiceVerbs):
 
     def publish_many(
         self,
-        topic: "TopicSpec[Any] | str",
-        messages: Iterable[Any],
+        topic: TopicSpec[Payload] | str,
+        messages: Iterable[Payload | Message[Payload] | Mapping[str, Any]],
         *,
         connection: CallerConnection | None = None,
         on_bad_row: OnBadRow = "raise",
@@ -147,8 +148,8 @@ class PublishingVerbs(ServiceVerbs):
 
     async def apublish(
         self,
-        topic: "TopicSpec[Any] | str",
-        payload: Any,
+        topic: TopicSpec[Payload] | str,
+        payload: Payload | Mapping[str, Any],
         *,
         connection: "psycopg.AsyncConnection[Any]",
         id: UUID | None = None,
@@ -194,8 +195,11 @@ class PublishingVerbs(ServiceVerbs):
 
     async def apublish_many(
         self,
-        topic: "TopicSpec[Any] | str",
-        messages: Any,
+        topic: TopicSpec[Payload] | str,
+        messages: (
+            Iterable[Payload | Message[Payload] | Mapping[str, Any]]
+            | AsyncIterable[Payload | Message[Payload] | Mapping[str, Any]]
+        ),
         *,
         connection: "psycopg.AsyncConnection[Any]",
         on_bad_row: OnBadRow = "raise",

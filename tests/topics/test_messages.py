@@ -132,3 +132,15 @@ def test_payloads_survive_as_they_are(topics: Topics, queue: SqlQueue) -> None:
     for text, tags in jobs(queue, "payload::text, tags"):
         assert json.loads(text) == awkward
         assert tags == ['a"b', "c,d", "{e}", "\\", " "]
+
+
+def test_a_payload_of_another_model_is_refused_by_type_checkers_too(topics: Topics, queue: SqlQueue) -> None:
+    class Other(BaseModel):
+        name: str
+
+    with pytest.raises(InvalidPayload, match="the payload is a Other"):
+        topics.publish(ORDERS, Other(name="x"))  # type: ignore[misc]
+    with pytest.raises(InvalidPayload, match="the payload is a Other"):
+        topics.publish_many(ORDERS, [Message(Other(name="x"))])  # type: ignore[misc]
+    topics.publish(ORDERS.name, Other(name="x"))
+    assert count(queue) == 0
