@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import day_metadata, outputs, sinks, stage_table
+from dagster_sqlqueue.spark import day_metadata, outputs, sinks, stage_table, target_table
 from dagster_sqlqueue.spark.archive_frame import archived
 from dagster_sqlqueue.spark.closed_days import Computed, check_closed, check_kept
 from dagster_sqlqueue.spark.consume_verbs import url_of
@@ -64,10 +64,11 @@ class ArchiveDays(DayWork):
                 files = outputs.staged_files(found.directory, name, made.stage)
                 stack.callback(files.drop)
             if self.table is not None:
+                target = target_table.find(queue, self.table)
                 rows: pa.Table | stage_table.Staged = made.rows
                 if made.frame is not None:
                     rows = self._staged(queue, made.frame, self.table, days[0])
-                written = outputs.TableRows(self.table, rows, rows.schema, self.key, ("day", dates))
+                written = outputs.TableRows(target, rows, rows.schema, self.key, ("day", dates))
                 stack.callback(written.drop)
                 with queue.database.transaction() as transaction:
                     written.write(transaction.connection)

@@ -143,14 +143,16 @@ class Consumption:
             The number of rows.
 
         Raises:
-            InvalidInput: a column has no SQL counterpart, the name of the table is not usable, or the table lacks a column,
-                needs another one, or has one of another type. Nothing was computed.
+            InvalidInput: a column has no SQL counterpart, the name of the table is not usable, the table lacks a column,
+                needs another one, or has one of another type, or rows of it that the block wrote before would be replaced.
+                Nothing was computed.
             OutputNotWritable: the user may not write to the table, or may not make it.
         """
         replaced = _one_column(replace)
         # Before any row is computed: a data frame has its columns already.
         columns = result_columns.schema_of(rows)
-        result_columns.check_sql(self.queue, table, columns, key=key, replace=replaced and replaced[0])
+        target = result_columns.check_sql(self.queue, table, columns, key=key, replace=replaced and replaced[0])
+        outputs.check_kept(target, replaced, self._outputs)
         kept = rows
         if isinstance(rows, DataFrame) and not by_tasks:
             kept = rows.toArrow() if by_tasks is False else rows.limit(sinks.MAX_ROWS + 1).toArrow()
@@ -159,9 +161,9 @@ class Consumption:
         if isinstance(kept, DataFrame):
             token = f"{self.batch.token}_{self.batch.id.hex[-12:]}_{len(self._outputs)}"
             staged = stage_table.stage(kept, self.url, table, self.batch.key, token)
-            self._outputs.append(outputs.TableRows(table, staged, staged.schema, key, replaced))
+            self._outputs.append(outputs.TableRows(target, staged, staged.schema, key, replaced))
             return staged.count
-        self._outputs.append(outputs.TableRows(table, kept, kept.schema, key, replaced))
+        self._outputs.append(outputs.TableRows(target, kept, kept.schema, key, replaced))
         return int(kept.num_rows)
 
     def write_parquet(

@@ -9,8 +9,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -19,12 +21,17 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import remote, sinks
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.stage_table import Staged, connected, fingerprint
+from dagster_sqlqueue.spark.target_table import Target
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 STAGING = ".staging"
 """Below a directory of results."""
 _LOCK = ".lock"
+
+# Values of one of these types are equal in the database if and only if they are in Python; texts, in a column of texts.
+_EXACT = {bool, int, date, UUID, str}
+_TEXTS = ("text", "character varying")
 
 
 class Output(Protocol):
@@ -48,14 +55,14 @@ class TableRows:
     """Rows of a SQL table: the driver's own, or staged by tasks.
 
     Attributes:
-        table: `table` or `schema.table`; made if it is not there.
+        target: the table; made if it is not there.
         rows: what to write.
         schema: the columns.
         key: the primary key of a table that is made.
         replace: which rows the new ones take the place of: a column, and its values. None: none.
     """
 
-    table: str
+    target: Target
     rows: pa.Table | Staged
     schema: pa.Schema
     key: Sequence[str]
@@ -63,16 +70,16 @@ class TableRows:
 
     def write(self, connection: "psycopg.Connection[Any]") -> None:
         """Delete what is replaced, and insert."""
+        table = self.target.name
         if isinstance(self.rows, Staged):
-            rows = self.rows
-            with sinks.taking(self.table):
-                target = sinks.prepare_table(connection, self.table, self.schema, self.key, self.replace)
-                rows.move(connection, target)
+            with sinks.taking(table):
+                identifier = sinks.prepare_table(connection, table, self.schema, self.key, self.replace)
+                self.rows.move(connection, identifier)
         elif self.replace is not None:
             column, values = self.replace
-            sinks.replace_days(connection, self.table, self.rows, column, self.key, values)
+            sinks.replace_days(connection, table, self.rows, column, self.key, values)
         else:
-            sinks.append_rows(connection, self.table, self.rows, self.key)
+            sinks.append_rows(connection, table, self.rows, self.key)
 
     def finish(self) -> None:
         """Nothing: the transaction did it all."""
@@ -85,7 +92,7 @@ class TableRows:
 
     def place(self) -> dict[str, Any]:
         """Return the table."""
-        return {"table": self.table}
+        return {"table": self.target.name}
 
 
 @dataclass(frozen=True)
@@ -234,6 +241,46 @@ def check_apart(output: Path | str, names: Iterable[str], earlier: Iterable[Outp
                 f"{both[0]} in {output} was written before in this block, and would be replaced by what is written"
                 " now: write all its rows at once (union), or to different directories"
             )
+
+
+def check_kept(target: Target, replace: tuple[str, Sequence[Any]] | None, earlier: Iterable[Output]) -> None:
+    """Check that rows of a table would delete none that are published together with them.
+
+    They cannot where both replace values of the same column, and no value is the same in the database.
+
+    Args:
+        target: the table.
+        replace: the column and the values whose rows they take the place of; None: none.
+        earlier: what is published together with them, and written before.
+
+    Raises:
+        InvalidInput: they would, or might.
+    """
+    if replace is None:
+        return
+    column, values = replace
+    for one in earlier:
+        if not isinstance(one, TableRows) or one.target.place != target.place:
+            continue
+        if (
+            one.replace is None
+            or one.replace[0] != column
+            or not _apart(target, one.schema, column, one.replace[1], values)
+        ):
+            raise InvalidInput(
+                f"the table {target.name!r} was written before in this block, and replacing rows by {column!r} would delete"
+                f" what was written: write all its rows at once (union), or by other values of {column!r} each"
+            )
+
+
+def _apart(target: Target, schema: pa.Schema, column: str, some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether no value of one list can be equal in the database to one of the other."""
+    kinds = {type(value) for value in (*some, *others) if value is not None}
+    if len(kinds) > 1 or not kinds <= _EXACT:
+        return False
+    if kinds == {str} and not target.type_of(column, schema).startswith(_TEXTS):
+        return False
+    return not set(some).intersection(others)
 
 
 def _there(output: Path | str) -> Path | str:

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from psycopg import sql
 from pydantic import BaseModel
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.types import CalendarIntervalType, NullType, StructType
 
-from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.spark import kinds, sinks
+from dagster_sqlqueue.spark import kinds, sinks, target_table
 from dagster_sqlqueue.spark.payload_columns import stored_fields
 from dagster_sqlqueue.spark.spark_types import spark_type
+from dagster_sqlqueue.spark.target_table import Target
 
 Columns: TypeAlias = "str | StructType | pa.Schema"
 """The columns of results: in Spark's notation, as Spark's schema, or as Arrow's."""
@@ -73,8 +73,8 @@ def check_sql(
     key: Iterable[str] = (),
     replace: str | None = None,
     whole: bool = True,
-) -> None:
-    """Check that a table takes columns, or that it can be made of them.
+) -> Target:
+    """Check that a table takes columns, or that it can be made of them. Returns the table.
 
     Args:
         queue: in whose database it is.
@@ -93,7 +93,8 @@ def check_sql(
         raise InvalidInput(f"the result has more than one column {sorted(twice)[0]!r}; give them different names")
     for field in columns:
         sinks.sql_type(field)
-    there = _of_table(queue, table)
+    target = target_table.find(queue, table)
+    there = target.columns
     if there is None:
         for name in (*key, *([] if replace is None else [replace])):
             if whole and name not in columns.names:
@@ -101,7 +102,7 @@ def check_sql(
                     f"the result has no column {name!r}, which table {table!r} is made with; it has"
                     f" {', '.join(columns.names)}"
                 )
-        return
+        return target
     refused = f"the table {table!r} does not take the results"
     for field in columns:
         if field.name not in there:
@@ -122,6 +123,7 @@ def check_sql(
             f"{refused}: its column {missing[0]!r} is NOT NULL and has no default, and the result has no such column."
             f" {_CURE}"
         )
+    return target
 
 
 def check_writable(queue: SqlQueue, table: str) -> None:
@@ -131,7 +133,7 @@ def check_writable(queue: SqlQueue, table: str) -> None:
         InvalidInput: its name is not usable.
         OutputNotWritable: the user may not write to it, or may not make it.
     """
-    _of_table(queue, table)
+    target_table.find(queue, table)
 
 
 def check_days(queue: SqlQueue, table: str, key: Sequence[str], others: Iterable[str] = ()) -> None:
@@ -143,8 +145,7 @@ def check_days(queue: SqlQueue, table: str, key: Sequence[str], others: Iterable
         OutputNotWritable: as for `check_sql`.
     """
     day = pa.schema([(key[0], pa.date32())])
-    check_sql(queue, table, day, whole=False)
-    there = _of_table(queue, table)
+    there = check_sql(queue, table, day, whole=False).columns
     if there is not None and (missing := [name for name in (*key, *others) if name not in there]):
         raise InvalidInput(
             f"the table {table!r} does not take the results: it has no column {missing[0]!r}; it has {', '.join(there)}."
@@ -202,32 +203,6 @@ def check_paths(model: type[BaseModel], columns: Mapping[str, Mapping[str, Any]]
         for path in (column.get("path"), column.get("zone")):
             if isinstance(path, str) and path.startswith("payload."):
                 check_payload(model, [path.removeprefix("payload.")], f"column {name!r}")
-
-
-def _of_table(queue: SqlQueue, table: str) -> dict[str, Mapping[str, Any]] | None:
-    """Return the columns of a table by their names; None: it is not there, and can be made."""
-    name = sinks.table_identifier(table)
-    *schema, _ = table.split(".")
-    quoted = sql.Identifier(schema[0]).as_string(None) if schema else None
-    ((there, may_write, schema_there, may_make, columns),) = queue.database.run(
-        "spark_output_table", {"table_name": name.as_string(None), "schema_name": quoted}
-    )
-    if not schema_there:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: there is no schema {schema[0]!r}. Make it"
-        )
-    if not may_write:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: the database's user may not write to it. Grant INSERT"
-            " and DELETE on it"
-        )
-    if not there and not may_make:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: it is not there, and the database's user may not make it in"
-            f" schema {schema[0]!r}. Make the table, or grant CREATE on the schema"
-        )
-    found: Sequence[Mapping[str, Any]] = columns
-    return {column["name"]: column for column in found} if there else None
 
 
 def _fits(kind: pa.DataType, category: str) -> bool:

@@ -1,17 +1,17 @@
 -- Check whether results can be written to a table of the user, or whether it can be created; done before a batch is sealed.
 --
 -- Parameters: table_name text, schema_name text (each quoted as an identifier; schema_name null: the table's name has none).
--- Returns: one row: there (the table); may_write (its rows can be inserted and deleted, or it is not there); schema_there
---   (true where none was named); may_make (the user may create tables in the schema; true where none was named); columns
---   (a JSON array of the table's columns in their order: name, type, category (pg_type.typcategory), required (an insert
---   must have it), generated (an insert must not)). Locks: none.
+-- Returns: one row: there (the table); may_write (its rows can be inserted and deleted, or it is not there); schema (the name
+--   of the one that the table is in, or would be created in; null: there is no such schema); may_make (the user may create
+--   tables in it); columns (a JSON array of the table's columns in their order: name, type, category (pg_type.typcategory),
+--   required (an insert must have it), generated (an insert must not)). Locks: none.
 -- Plan: the catalog, by names and object ids.
 -- Roles: producer, consumer, operator, observer.
 SELECT
     found.oid IS NOT NULL AS there,
     found.oid IS NULL OR has_table_privilege(found.oid, 'INSERT, DELETE') AS may_write,
-    CAST(:schema_name AS text) IS NULL OR home.oid IS NOT NULL AS schema_there,
-    CAST(:schema_name AS text) IS NULL OR home.oid IS NOT NULL AND has_schema_privilege(home.oid, 'CREATE') AS may_make,
+    home.nspname AS schema,
+    coalesce(has_schema_privilege(home.oid, 'CREATE'), false) AS may_make,
     (
         SELECT
             coalesce(
@@ -31,5 +31,9 @@ SELECT
         INNER JOIN pg_type AS kind ON attribute.atttypid = kind.oid
         WHERE attribute.attrelid = found.oid AND attribute.attnum > 0 AND NOT attribute.attisdropped
     ) AS columns
-FROM (SELECT to_regclass(CAST(:table_name AS text)) AS oid) AS found
-CROSS JOIN (SELECT CAST(to_regnamespace(CAST(:schema_name AS text)) AS oid) AS oid) AS home
+FROM (SELECT CAST(to_regclass(CAST(:table_name AS text)) AS oid) AS oid) AS found
+LEFT JOIN pg_class AS relation ON relation.oid = found.oid
+LEFT JOIN pg_namespace AS home ON home.oid = coalesce(
+    relation.relnamespace,
+    CAST(to_regnamespace(coalesce(CAST(:schema_name AS text), quote_ident(current_schema()))) AS oid)
+)
