@@ -67,7 +67,7 @@ class ArchiveDays(DayWork):
                 target = target_table.find(queue, self.table)
                 rows: pa.Table | stage_table.Staged = made.rows
                 if made.frame is not None:
-                    rows = self._staged(queue, made.frame, self.table, days[0])
+                    rows = self._staged(queue, made.frame, target, days[0])
                 written = outputs.TableRows(target, rows, rows.schema, self.key, ("day", dates))
                 stack.callback(written.drop)
                 with queue.database.transaction() as transaction:
@@ -76,13 +76,13 @@ class ArchiveDays(DayWork):
                 files.finish()
         return Made(made.rows, made.counts)
 
-    def _staged(self, queue: SqlQueue, frame: DataFrame, table: str, day: str) -> stage_table.Staged:
+    def _staged(self, queue: SqlQueue, frame: DataFrame, target: target_table.Target, day: str) -> stage_table.Staged:
         """Stage the rows of a day beside the table, by tasks. Rows that a killed run of the day left there are deleted
         first; another run of the day that is under way fails for want of its rows, and publishes nothing.
         """
         key = f"{self.name}/{day}"
         stage_table.sweep(queue, [key])
-        return stage_table.stage(frame, url_of(queue), table, key, uuid4().hex[:12])
+        return stage_table.stage(frame, url_of(queue), target, key, uuid4().hex[:12])
 
 
 def _computed_from(last: dg.AssetMaterialization | None) -> Computed | None:

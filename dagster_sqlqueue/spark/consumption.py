@@ -160,7 +160,7 @@ class Consumption:
                 kept = rows
         if isinstance(kept, DataFrame):
             token = f"{self.batch.token}_{self.batch.id.hex[-12:]}_{len(self._outputs)}"
-            staged = stage_table.stage(kept, self.url, table, self.batch.key, token)
+            staged = stage_table.stage(kept, self.url, target, self.batch.key, token)
             self._outputs.append(outputs.TableRows(target, staged, staged.schema, key, replaced))
             return staged.count
         self._outputs.append(outputs.TableRows(target, kept, kept.schema, key, replaced))

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
+from dagster_sqlqueue.spark.result_values import rows_of
 
 with contextlib.suppress(ImportError):  # Windows, where a directory in use cannot be moved away anyway
     import fcntl
@@ -204,7 +205,7 @@ def _copy(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table) -> 
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(table_identifier(table), names)) as copy,
     ):
-        for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        for row in rows_of(rows):
             copy.write_row(row)
 
 

@@ -25,11 +25,14 @@ from dagster_sqlqueue.db.pool import execute
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import sinks
+from dagster_sqlqueue.spark.result_values import rows_of
+from dagster_sqlqueue.spark.target_table import Target
 from dagster_sqlqueue.spark.task_errors import task_errors_restored
 from dagster_sqlqueue.spark.urls import libpq
 
 _PREFIX = "sqlqueue_stage"
-_TASK, _ATTEMPT = "sqlqueue_task", "sqlqueue_attempt"
+_TASK, _ATTEMPT = "task", "attempt"
+"""Columns of a stage. Those of the results are numbered in it, `c0` and so on, whatever they are called in the target."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,9 @@ class Staged:
             if level == "repeatable read":
                 moved = self._copy_over(connection, target, names)
             else:
-                insert = sql.SQL("INSERT INTO {} ({}) {}").format(target, names, self._accepted(names))
-                moved = connection.execute(insert).rowcount
+                # As a COPY, which writes what comes to a column GENERATED ALWAYS AS IDENTITY as well.
+                insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE {}")
+                moved = connection.execute(insert.format(target, names, self._accepted())).rowcount
         except psycopg.errors.UndefinedTable as error:
             raise BatchLost(f"the stage of the batch was removed: {error}. Run it again") from error
         if moved != self.count:
@@ -75,12 +79,12 @@ class Staged:
             )
         self.drop(connection)
 
-    def _accepted(self, names: sql.Composable) -> sql.Composed:
+    def _accepted(self) -> sql.Composed:
         return sql.SQL(
             "SELECT {} FROM {} AS stage JOIN unnest(CAST({} AS bigint[]), CAST({} AS bigint[])) AS accepted (task, attempt)"
             " ON accepted.task = stage.{} AND accepted.attempt = stage.{}"
         ).format(
-            names,
+            sql.SQL(", ").join(sql.Identifier("stage", name) for name in _numbered(self.schema)),
             self.stage,
             sql.Literal([task for task, _ in self.attempts]),
             sql.Literal([attempt for _, attempt in self.attempts]),
@@ -95,7 +99,7 @@ class Staged:
             source.execute("SET datestyle = 'ISO, MDY'")
             with (
                 source.cursor() as out,
-                out.copy(sql.SQL("COPY ({}) TO STDOUT").format(self._accepted(names))) as rows,
+                out.copy(sql.SQL("COPY ({}) TO STDOUT").format(self._accepted())) as rows,
                 connection.cursor() as into,
             ):
                 with into.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, names)) as copy:
@@ -129,36 +133,43 @@ def fingerprint(key: str) -> str:
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
-def stage(rows: DataFrame, url: str, table: str, key: str, token: str) -> Staged:
+def stage(rows: DataFrame, url: str, target: Target, key: str, token: str) -> Staged:
     """Write rows by Spark's tasks to a stage table in the schema of the target.
+
+    Its columns have the types of the target's: each value is read as a COPY to the target reads it.
 
     Args:
         rows: what to write.
         url: of the database.
-        table: the target.
+        target: the table that they are for.
         key: of the batch.
         token: identifies this write among all of the key.
 
     Raises:
-        InvalidInput: a column without a SQL counterpart.
+        InvalidInput: a column without a SQL counterpart, or a value that the target's column does not take.
+        BatchLost: a run that took the batch over has dropped the stage.
         DatabaseUnavailable: there is no connection, or one was lost, the driver's or a task's.
         PySparkException: another error of a task.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     fields = to_arrow_schema(rows.schema, timezone="UTC")
-    identifier = sinks.table_identifier(".".join([*table.split(".")[:-1], f"{_PREFIX}_{fingerprint(key)}_{token}"]))
-    columns = [sql.SQL("{} {}").format(sql.Identifier(f.name), sql.SQL(sinks.sql_type(f))) for f in fields]
+    name = f"{_PREFIX}_{fingerprint(key)}_{token}"
+    identifier = sinks.table_identifier(".".join([*target.name.split(".")[:-1], name]))
+    numbered = _numbered(fields)
+    types = [target.type_of(field.name, fields) for field in fields]
+    columns = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(t)) for n, t in zip(numbered, types, strict=True)]
     create = sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} bigint, {} bigint)").format(
         identifier, sql.SQL(", ").join(columns), sql.Identifier(_TASK), sql.Identifier(_ATTEMPT)
     )
     with connected(url, autocommit=True) as connection:
         connection.execute(create)
-        names = sql.SQL(", ").join(map(sql.Identifier, [*fields.names, _TASK, _ATTEMPT]))
+        names = sql.SQL(", ").join(map(sql.Identifier, [*numbered, _TASK, _ATTEMPT]))
         text = sql.SQL("COPY {} ({}) FROM STDIN").format(identifier, names).as_string(connection)
         try:
             with task_errors_restored():
-                accepted = rows.mapInArrow(_Copy(url, text), "task bigint, attempt bigint, count bigint").collect()
+                copy = _Copy(url, text, target.name)
+                accepted = rows.mapInArrow(copy, "task bigint, attempt bigint, count bigint").collect()
         except BaseException:
             # A lost connection does not hide the error; the next run of the key removes the table.
             with contextlib.suppress(psycopg.Error):
@@ -184,24 +195,44 @@ def sweep(queue: SqlQueue, keys: Sequence[str]) -> None:
                 connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
 
 
+def _numbered(schema: pa.Schema) -> list[str]:
+    """Return the names that the columns of results have in a stage."""
+    return [f"c{number}" for number, _ in enumerate(schema)]
+
+
 @dataclass(frozen=True)
 class _Copy:
-    """Write the rows of a task: one COPY, committed as a whole."""
+    """Write the rows of a task: one COPY, committed as a whole.
+
+    Attributes:
+        url: of the database.
+        statement: the COPY.
+        table: the target's name.
+    """
 
     url: str = field(repr=False)
     statement: str
+    table: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         task, attempt, count = context.partitionId(), context.taskAttemptId(), 0
-        with (
-            connected(self.url) as connection,
-            connection.cursor() as cursor,
-            cursor.copy(self.statement.encode()) as copy,
-        ):
-            for batch in batches:
-                count += batch.num_rows
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                    copy.write_row((*row, task, attempt))
+        with connected(self.url) as connection, self._taking():
+            # As the driver's connections: a column with a zone may take moments that have none.
+            connection.execute("SET TIME ZONE 'UTC'")
+            with connection.cursor() as cursor, cursor.copy(self.statement.encode()) as copy:
+                for batch in batches:
+                    count += batch.num_rows
+                    for row in rows_of(batch):
+                        copy.write_row((*row, task, attempt))
         yield pa.RecordBatch.from_pydict({"task": [task], "attempt": [attempt], "count": [count]})
+
+    @contextlib.contextmanager
+    def _taking(self) -> Iterator[None]:
+        with sinks.taking(self.table):
+            try:
+                yield
+            except psycopg.errors.UndefinedTable as error:
+                said = error.diag.message_primary
+                raise BatchLost(f"the stage of the batch was removed: {said}. Run it again") from error

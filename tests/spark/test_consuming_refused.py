@@ -23,6 +23,7 @@ from dagster_sqlqueue.errors import (
 from dagster_sqlqueue.spark import batches, stage_table
 from dagster_sqlqueue.spark.batches.batch_opener import check_key
 from dagster_sqlqueue.spark.consume_verbs import consume
+from dagster_sqlqueue.spark.target_table import Target
 from tests.spark.consuming_support import (
     DAYS,
     NO_HEARTBEAT,
@@ -204,12 +205,12 @@ def test_connections_that_are_cut_while_tasks_stage_are_named_without_the_passwo
     assert run(queue, spark, output) == 30
     gone = "postgresql://me:hunter2@127.0.0.1:1/jobs"
     with pytest.raises(DatabaseUnavailable, match=r"cannot use the database 127\.0\.0\.1:1/jobs: .*refused") as caught:
-        stage_table.stage(spark.range(1), gone, table(queue, "cut"), "k", "token")
+        stage_table.stage(spark.range(1), gone, Target(table(queue, "cut"), None, None), "k", "token")
     assert "hunter2" not in str(caught.value)
 
 
 def test_what_tasks_are_given_shows_no_password() -> None:
-    assert "hunter2" not in repr(stage_table._Copy("postgresql://me:hunter2@localhost/jobs", "COPY"))
+    assert "hunter2" not in repr(stage_table._Copy("postgresql://me:hunter2@localhost/jobs", "COPY", "totals"))
 
 
 def test_no_password_is_shown(queue: SqlQueue, spark: SparkSession, url: str) -> None:

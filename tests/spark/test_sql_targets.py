@@ -1,16 +1,19 @@
 """Tables that results are written to: their names, rights and columns, and what is written to one of them twice."""
 
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark.consume_verbs import consume
-from tests.spark.consuming_support import DAYS, SALES, endings, prepare
+from tests.spark.consuming_support import DAYS, SALES, endings, left_behind, prepare
 from tests.spark.totals import table
 from tests.support import rows
 
@@ -21,6 +24,77 @@ def of_days(*days: date, account: str = "ATL") -> pa.Table:
     return pa.table(
         {"day": pa.array(days, pa.date32()), "account": pa.array([account] * len(days)), "n": list(range(len(days)))}
     )
+
+
+VALUES = {
+    "attempt": ("uuid", "'0190163d-8694-739b-aea5-966c26f8ad91'"),
+    "task": ("jsonb", """'{"n": 1.10}'"""),
+    "sqlqueue_task": ("interval", "'1 day'"),
+    "sqlqueue_attempt": ("bigint", "'12'"),
+    "c1": ("bigint GENERATED ALWAYS AS IDENTITY", "7"),
+    "stage": ("numeric", "9007199254740991D"),
+    "accepted": ("numeric(20, 2)", "1234567890123456.75D"),
+    "flag": ("text", "true"),
+    "moment": ("text", "timestamp'2013-07-04 12:00:00Z'"),
+    "utc": ("timestamp", "timestamp'2013-07-04 12:00:00Z'"),
+    "plain": ("timestamptz", "timestamp_ntz'2013-07-04 12:00:00'"),
+    "size": ("real", "16777217L"),
+    "short": ("varchar(3)", "'abc '"),
+    'a "b" %s': ("text[]", "'{x,y}'"),
+}
+"""By column: the type in the table, and what Spark computes."""
+
+
+@pytest.mark.parametrize("mode", [Mode.LEASED, pytest.param(Mode.TRANSACTIONAL, marks=pytest.mark.prove)])
+def test_a_value_becomes_the_same_whoever_writes_it(
+    queue: SqlQueue, session: SparkSession, mode: Mode, request: pytest.FixtureRequest
+) -> None:
+    quoted = {name: '"' + name.replace('"', '""') + '"' for name in VALUES}
+    frame = session.range(2).selectExpr(*(f"{given} AS `{name}`" for name, (_, given) in VALUES.items()))
+    session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    request.addfinalizer(lambda: session.conf.set("spark.sql.session.timeZone", "UTC"))
+    columns = ", ".join(f"{quoted[name]} {kind}" for name, (kind, _) in VALUES.items())
+    shown = ", ".join(f"CAST({name} AS text)" for name in quoted.values())
+    found = []
+    for by_tasks in (False, True):
+        prepare(queue)
+        name = f"written_{by_tasks}".lower()
+        with queue.database.connection() as connection:
+            connection.execute(f"CREATE TABLE {table(queue, name)} ({columns})")
+        with consume(queue, session, SALES, key="k", mode=mode) as work:
+            assert work.write_sql(frame, table(queue, name), by_tasks=by_tasks) == 2
+        with queue.database.connection() as connection:
+            found.append(connection.execute(f"SELECT {shown} FROM {table(queue, name)}").fetchall())
+    by_driver, by_tasks_too = found
+    assert by_driver == by_tasks_too
+    assert len(by_driver) == 2
+    assert by_driver[0][5:11] == (
+        "9007199254740991.0", "1234567890123456.80", "t", "2013-07-04 12:00:00+00:00", "2013-07-04 12:00:00",
+        "2013-07-04 12:00:00+00",
+    )  # fmt: skip
+    zoned = pa.table({"utc": pa.array([1_000_000], pa.timestamp("us", "America/New_York"))})
+    rows(queue, "CREATE TABLE {s}.zoned (utc timestamp)")
+    prepare(queue)
+    with consume(queue, None, SALES, key="k", mode=mode) as work:
+        work.write_sql(zoned, table(queue, "zoned"))
+    assert rows(queue, "SELECT CAST(utc AS text) FROM {s}.zoned") == [("1970-01-01 00:00:01",)]
+
+
+def test_a_value_that_a_column_does_not_take_is_refused_whoever_writes_it(
+    queue: SqlQueue, session: SparkSession, output: Path
+) -> None:
+    prepare(queue)
+    rows(queue, "CREATE TABLE {s}.whole (n integer)")
+    for given in ("1.5D", "1.5BD"):
+        for by_tasks in (False, True):
+            with (
+                pytest.raises(
+                    InvalidInput, match=r'whole\' does not take .*: invalid input syntax .* integer: "1.5"\. Mend'
+                ),
+                consume(queue, session, SALES, key="k") as work,
+            ):
+                work.write_sql(session.range(1).selectExpr(f"{given} AS n"), table(queue, "whole"), by_tasks=by_tasks)
+    assert rows(queue, "SELECT * FROM {s}.whole") == left_behind(queue, output) == endings(queue) == []
 
 
 @pytest.mark.parametrize("made", [False, True])
