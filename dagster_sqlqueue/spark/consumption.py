@@ -146,7 +146,8 @@ class Consumption:
             InvalidInput: a column has no SQL counterpart, the name of the table is not usable, the table lacks a column,
                 needs another one, or has one of another type, or rows of it that the block wrote before would be replaced.
                 Nothing was computed.
-            OutputNotWritable: the user may not write to the table, or may not make it.
+            OutputNotWritable: the user may not write to the table, replace its rows or make it, or may create no table for
+                the rows of tasks.
         """
         replaced = _one_column(replace)
         # Before any row is computed: a data frame has its columns already.

@@ -87,7 +87,7 @@ def check_sql(
     Raises:
         InvalidInput: a column has no SQL counterpart, or is there twice; the key is not among them; or the table lacks a
             column, needs another one, or has one of another type.
-        OutputNotWritable: the user may not write to it, or may not make it.
+        OutputNotWritable: the user may not write to it, may not replace rows of it, or may not make it.
     """
     if twice := {name for name in columns.names if columns.names.count(name) > 1}:
         raise InvalidInput(f"the result has more than one column {sorted(twice)[0]!r}; give them different names")
@@ -115,8 +115,10 @@ def check_sql(
                 f"{refused}: its column {field.name!r} is {column['type']}, and that of the result is"
                 f" {sinks.sql_type(field)}. {_CURE}"
             )
-    if replace is not None and replace not in there:
-        raise InvalidInput(f"{refused}: it has no column {replace!r}, by which its rows are replaced. {_CURE}")
+    if replace is not None:
+        if replace not in there:
+            raise InvalidInput(f"{refused}: it has no column {replace!r}, by which its rows are replaced. {_CURE}")
+        target.check_replaceable(replace)
     missing = [name for name, column in there.items() if column["required"] and name not in columns.names]
     if whole and missing:
         raise InvalidInput(
@@ -145,7 +147,7 @@ def check_days(queue: SqlQueue, table: str, key: Sequence[str], others: Iterable
         OutputNotWritable: as for `check_sql`.
     """
     day = pa.schema([(key[0], pa.date32())])
-    there = check_sql(queue, table, day, whole=False).columns
+    there = check_sql(queue, table, day, replace=key[0], whole=False).columns
     if there is not None and (missing := [name for name in (*key, *others) if name not in there]):
         raise InvalidInput(
             f"the table {table!r} does not take the results: it has no column {missing[0]!r}; it has {', '.join(there)}."

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from psycopg import sql
 
+from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db.pool import execute
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.spark.result_values import rows_of
 
@@ -171,10 +173,14 @@ def prepare_table(
         InvalidInput: a column type without a SQL counterpart, or an unusable table name.
     """
     target = table_identifier(table)
-    columns = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(sql_type(field))) for field in schema]
-    if key:
-        columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key))))
-    connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(target, sql.SQL(", ").join(columns)))
+    # IF NOT EXISTS alone takes the right to create tables in the schema, although there is one.
+    names = {"table_name": target.as_string(None), "schema_name": None}
+    ((there, *_),) = execute(connection, statements.load("spark_output_table"), names)
+    if not there:
+        columns = [sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(sql_type(field))) for field in schema]
+        if key:
+            columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key))))
+        connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(target, sql.SQL(", ").join(columns)))
     if replace is not None:
         column, values = replace
         connection.execute(

@@ -134,7 +134,8 @@ def fingerprint(key: str) -> str:
 
 
 def stage(rows: DataFrame, url: str, target: Target, key: str, token: str) -> Staged:
-    """Write rows by Spark's tasks to a stage table in the schema of the target.
+    """Write rows by Spark's tasks to a stage table in the schema of the target, or in the queue's where the user may not
+    create tables in that.
 
     Its columns have the types of the target's: each value is read as a COPY to the target reads it.
 
@@ -147,6 +148,7 @@ def stage(rows: DataFrame, url: str, target: Target, key: str, token: str) -> St
 
     Raises:
         InvalidInput: a column without a SQL counterpart, or a value that the target's column does not take.
+        OutputNotWritable: the user may create a table in neither schema.
         BatchLost: a run that took the batch over has dropped the stage.
         DatabaseUnavailable: there is no connection, or one was lost, the driver's or a task's.
         PySparkException: another error of a task.
@@ -154,8 +156,7 @@ def stage(rows: DataFrame, url: str, target: Target, key: str, token: str) -> St
     from pyspark.sql.pandas.types import to_arrow_schema
 
     fields = to_arrow_schema(rows.schema, timezone="UTC")
-    name = f"{_PREFIX}_{fingerprint(key)}_{token}"
-    identifier = sinks.table_identifier(".".join([*target.name.split(".")[:-1], name]))
+    identifier = target.stage_identifier(f"{_PREFIX}_{fingerprint(key)}_{token}")
     numbered = _numbered(fields)
     types = [target.type_of(field.name, fields) for field in fields]
     columns = [sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(t)) for n, t in zip(numbered, types, strict=True)]

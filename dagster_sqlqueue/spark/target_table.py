@@ -20,11 +20,16 @@ class Target:
         name: `table` or `schema.table`, as it was given.
         schema: in which it is, or would be made.
         columns: by name, in their order, as the statement `spark_output_table` returns them; None: it is not there.
+        may_delete: whether the user may delete its rows.
+        stage_schema: in which tasks can stage rows for it: the same, or else that of the queues; None: the user may create
+            tables in neither.
     """
 
     name: str
     schema: str | None
     columns: Mapping[str, Mapping[str, Any]] | None
+    may_delete: bool
+    stage_schema: str | None
 
     @property
     def place(self) -> tuple[str | None, str]:
@@ -42,6 +47,33 @@ class Target:
         found: str = self.columns[column]["type"]
         return found
 
+    def check_replaceable(self, column: str) -> None:
+        """Check that the user may replace rows by a column.
+
+        Raises:
+            OutputNotWritable: the user may not delete rows, or not read the column.
+        """
+        if self.columns is None or (self.may_delete and self.columns[column]["readable"]):
+            return
+        missing = "SELECT" if self.may_delete else "DELETE and SELECT"
+        raise OutputNotWritable(
+            f"rows of table {self.name!r} cannot be replaced by {column!r}: the database's user may not find and delete"
+            f" them. Grant {missing} on it"
+        )
+
+    def stage_identifier(self, name: str) -> sql.Identifier:
+        """Return the quoted name of a table in which tasks stage rows.
+
+        Raises:
+            OutputNotWritable: the user may create none.
+        """
+        if self.stage_schema is None:
+            raise OutputNotWritable(
+                f"Spark's tasks cannot stage rows for table {self.name!r}: the database's user may not create tables in"
+                f" schema {self.schema!r}. Grant CREATE on it, or let the driver write at most {sinks.MAX_ROWS:,} rows"
+            )
+        return sql.Identifier(self.stage_schema, name)
+
 
 def find(queue: SqlQueue, table: str) -> Target:
     """Return a table of the queue's database that results can be written to, or that can be made.
@@ -53,21 +85,27 @@ def find(queue: SqlQueue, table: str) -> Target:
     name = sinks.table_identifier(table)
     *schema, _ = table.split(".")
     quoted = sql.Identifier(schema[0]).as_string(None) if schema else None
-    ((there, may_write, found_in, may_make, columns),) = queue.database.run(
+    ((there, may_insert, may_delete, found_in, may_use, may_make, stage_schema, columns),) = queue.database.run(
         "spark_output_table", {"table_name": name.as_string(None), "schema_name": quoted}
     )
-    if schema and found_in is None:
-        raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: there is no schema {schema[0]!r}. Make it"
+    refused = f"results cannot be written to table {table!r}:"
+    if found_in is None:
+        cure = (
+            f"there is no schema {schema[0]!r}. Make it"
+            if schema
+            else "no schema of the search path is there. Name one"
         )
-    if not may_write:
+        raise OutputNotWritable(f"{refused} {cure}")
+    if not may_use:
+        raise OutputNotWritable(f"{refused} the database's user may not use schema {found_in!r}. Grant USAGE on it")
+    if not may_insert:
         raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: the database's user may not write to it. Grant INSERT"
-            " and DELETE on it"
+            f"{refused} the database's user may not write to it. Grant INSERT on it, and to replace rows DELETE and SELECT"
         )
     if not there and not may_make:
         raise OutputNotWritable(
-            f"results cannot be written to table {table!r}: it is not there, and the database's user may not make it in"
-            f" schema {found_in!r}. Make the table, or grant CREATE on the schema"
+            f"{refused} it is not there, and the database's user may not make it in schema {found_in!r}. Make the table, or"
+            " grant CREATE on the schema"
         )
-    return Target(table, found_in, {column["name"]: column for column in columns} if there else None)
+    of_table = {column["name"]: column for column in columns} if there else None
+    return Target(table, found_in, of_table, may_delete, stage_schema)

@@ -205,7 +205,7 @@ def test_connections_that_are_cut_while_tasks_stage_are_named_without_the_passwo
     assert run(queue, spark, output) == 30
     gone = "postgresql://me:hunter2@127.0.0.1:1/jobs"
     with pytest.raises(DatabaseUnavailable, match=r"cannot use the database 127\.0\.0\.1:1/jobs: .*refused") as caught:
-        stage_table.stage(spark.range(1), gone, Target(table(queue, "cut"), None, None), "k", "token")
+        stage_table.stage(spark.range(1), gone, Target(table(queue, "cut"), "s", None, True, "s"), "k", "token")
     assert "hunter2" not in str(caught.value)
 
 

@@ -1,5 +1,6 @@
 """Tables that results are written to: their names, rights and columns, and what is written to one of them twice."""
 
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.db.permissions import Role
+from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
+from dagster_sqlqueue.spark import result_columns
 from dagster_sqlqueue.spark.consume_verbs import consume
-from tests.spark.consuming_support import DAYS, SALES, endings, left_behind, prepare
+from tests.roles.support import Staff, staffed
+from tests.spark.consuming_support import DAYS, SALES, Sale, endings, left_behind, prepare
 from tests.spark.totals import table
 from tests.support import rows
 
@@ -150,3 +154,59 @@ def test_a_table_is_the_same_by_its_other_name(queue: SqlQueue, url: str) -> Non
     ):
         work.write_sql(of_days(*DAYS), table(queue, "aliased"))
         work.write_sql(of_days(*DAYS), "aliased", replace={"day": DAYS})
+
+
+@pytest.fixture
+def staff(url: str) -> Iterator[Staff]:
+    with staffed(url, SALES) as staff:
+        yield staff
+
+
+def test_a_table_of_others_takes_what_its_rights_allow_and_the_error_names_the_others(
+    staff: Staff, session: SparkSession, output: Path
+) -> None:
+    owner, queue, user = staff.owner, staff.users[Role.CONSUMER], f'"{staff.user(Role.CONSUMER)}"'
+    place = f"{staff.schema}_theirs"  # dropped with what is named after the schema
+    totals, frame = f"{place}.totals", session.range(1).selectExpr("DATE '2013-01-01' AS day", "id AS n")
+    one = pa.table({"day": pa.array(DAYS[:1], pa.date32()), "n": [0]})
+    rows(owner, f'CREATE ROLE "{place}"')
+    rows(owner, f'CREATE SCHEMA "{place}" AUTHORIZATION "{place}"')
+    rows(owner, f'CREATE TABLE "{place}".totals (day date, n bigint)')
+
+    def grant(rights: str, where: str = f'"{place}".totals') -> None:
+        rows(owner, f"GRANT {rights} ON {where} TO {user}")
+
+    def write(what: Any = one, name: str = totals, **how: Any) -> None:
+        owner.enqueue_many(SALES, [Sale(day=DAYS[0], account="ATL", amount=1)])
+        with consume(queue, session, SALES, key="k", writes={name: "day date, n bigint"}) as work:
+            work.write_sql(what, name, **how)
+
+    def refused(said: str, what: Any = one, name: str = totals, **how: Any) -> None:
+        with pytest.raises(OutputNotWritable, match=said):
+            write(what, name, **how)
+
+    replacing = {"replace": {"day": DAYS[:1]}}
+    refused(f"may not use schema '{place}'. Grant USAGE on it")
+    grant("USAGE", f'SCHEMA "{place}"')
+    refused("may not write to it. Grant INSERT on it")
+    grant("DELETE")
+    refused("may not write to it. Grant INSERT on it")
+    grant("INSERT")
+    write()
+    refused("cannot be replaced by 'day': .* Grant SELECT on it", **replacing)
+    with pytest.raises(OutputNotWritable, match="Grant SELECT"):
+        result_columns.check_days(queue, totals, ["day"])
+    grant("SELECT (day)")
+    write(**replacing)
+    rows(owner, f'REVOKE DELETE ON "{place}".totals FROM {user}')
+    refused("Grant DELETE and SELECT on it", **replacing)
+    grant("DELETE")
+    refused("may not make it in schema '.*'. Make the table, or grant CREATE", name=f"{place}.others")
+    refused(f"tasks cannot stage rows .* may not create tables in schema '{place}'. Grant CREATE", frame, by_tasks=True)
+    # The queue's own schema does as well, where the user is its owner, say.
+    for where in (staff.schema, place):
+        grant("CREATE", f'SCHEMA "{where}"')
+        write(frame, by_tasks=True, **replacing)
+        rows(owner, f'REVOKE CREATE ON SCHEMA "{where}" FROM {user}')
+    assert rows(owner, f'SELECT count(*) FROM "{place}".totals') == [(1,)]
+    assert left_behind(owner, output) == []
