@@ -134,7 +134,7 @@ class Consumption:
         Args:
             rows: a DataFrame, or a table of Arrow.
             table: `table` or `schema.table`; made from the columns if it is not there.
-            replace: one column and its values: all rows that have one of them go in the same transaction.
+            replace: one column and its values, None for NULL: all rows that have one of them go in the same transaction.
             key: the primary key of a table that is made.
             by_tasks: whether tasks write them; None: by the number of rows, for which they are computed twice if they are
                 many.

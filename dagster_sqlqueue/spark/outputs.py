@@ -59,7 +59,7 @@ class TableRows:
         rows: what to write.
         schema: the columns.
         key: the primary key of a table that is made.
-        replace: which rows the new ones take the place of: a column, and its values. None: none.
+        replace: which rows the new ones take the place of: a column, and its values, None for NULL. None: none.
     """
 
     target: Target

@@ -65,9 +65,26 @@ def table_identifier(table: str) -> sql.Identifier:
         InvalidInput: it is not `table` or `schema.table`.
     """
     parts = table.split(".")
-    if not 1 <= len(parts) <= 2 or not all(part and len(part.encode()) <= 63 and "\x00" not in part for part in parts):
+    if not 1 <= len(parts) <= 2 or not all(map(_is_name, parts)):
         raise InvalidInput(f"table {table!r} is not usable: write table or schema.table, each 1 to 63 bytes")
     return sql.Identifier(*parts)
+
+
+def check_name(column: str) -> None:
+    """Check that a column of results can be one of a table.
+
+    Raises:
+        InvalidInput: its name is none: the database would cut it short.
+    """
+    if not _is_name(column):
+        raise InvalidInput(
+            f"the result has the column {column!r}, of {len(column.encode())} bytes; the name of a column of a table has 1"
+            " to 63, and no NUL. Give it an alias"
+        )
+
+
+def _is_name(text: str) -> bool:
+    return 1 <= len(text.encode()) <= 63 and "\x00" not in text
 
 
 def check_given(of: str, table: str | None, output: object) -> None:
@@ -167,7 +184,8 @@ def prepare_table(
     key: Sequence[str],
     replace: tuple[str, Sequence[Any]] | None,
 ) -> sql.Identifier:
-    """Make the table if it is not there, and delete the rows whose column `replace[0]` has one of the values `replace[1]`.
+    """Make the table if it is not there, and delete the rows whose column `replace[0]` has one of the values `replace[1]`,
+    where None is for NULL.
 
     Raises:
         InvalidInput: a column type without a SQL counterpart, or an unusable table name.
@@ -182,10 +200,11 @@ def prepare_table(
             columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key))))
         connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(target, sql.SQL(", ").join(columns)))
     if replace is not None:
-        column, values = replace
-        connection.execute(
-            sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, sql.Identifier(column)), (list(values),)
-        )
+        column, values = sql.Identifier(replace[0]), [value for value in replace[1] if value is not None]
+        delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, column)
+        if len(values) < len(replace[1]):
+            delete += sql.SQL(" OR {} IS NULL").format(column)
+        connection.execute(delete, (values,))
     return target
 
 

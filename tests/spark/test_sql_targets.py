@@ -144,6 +144,35 @@ def test_what_a_block_writes_to_one_table_in_parts_is_all_there(queue: SqlQueue)
         assert found == [(day, account) for day in DAYS for account in ("ATL", "BOS")]
 
 
+def test_rows_without_a_value_are_replaced_as_those_of_any_value(queue: SqlQueue) -> None:
+    accounts = pa.table({"account": ["ATL", "BOS", None]})
+    for replaced, found in (([None], 1), (["BOS", None], 1), (["ATL"], 1), ([], 2)):
+        prepare(queue)
+        with consume(queue, None, SALES, key="k") as work:
+            kept = [name for name in accounts["account"].to_pylist() if name in replaced or not replaced]
+            part = pa.table({"account": pa.array(kept, pa.string())})
+            work.write_sql(part, table(queue, "maybe"), replace={"account": replaced})
+        assert max(n for (n,) in rows(queue, "SELECT count(*) FROM {s}.maybe GROUP BY account")) == found
+    assert rows(queue, "SELECT account, count(*) FROM {s}.maybe GROUP BY 1 ORDER BY 1") == [
+        ("ATL", 2),
+        ("BOS", 2),
+        (None, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["sum(CASE WHEN (amount > 1000000) THEN amount ELSE 0 END) AS much", "ä" * 32, "", "a\0"]
+)
+def test_a_name_that_the_database_would_cut_is_refused_before_a_table_is_made(queue: SqlQueue, name: str) -> None:
+    prepare(queue)
+    with (
+        pytest.raises(InvalidInput, match=r"has 1 to 63, and no NUL\. Give it an alias"),
+        consume(queue, None, SALES, key="k") as work,
+    ):
+        work.write_sql(pa.table({"ä" * 31: [1], name: [1]}), table(queue, "named"))
+    assert rows(queue, "SELECT to_regclass('{s}.named')") == [(None,)]
+
+
 def test_a_table_is_the_same_by_its_other_name(queue: SqlQueue, url: str) -> None:
     prepare(queue)
     path = make_url(url).update_query_dict({"options": f'-c search_path="{queue.database.schema}"'})
