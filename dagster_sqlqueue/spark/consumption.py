@@ -328,14 +328,10 @@ class Consumption:
             BatchLost: the batch was taken over; nothing was published.
             InvalidInput: a table does not take its rows, or a job that was failed or retried is not of the batch.
         """
-        if self._outcomes:
-            known = [core.report(self.queue, batch, self._outcomes.items()) for batch in self.batches]
-            if strange := set(self._outcomes).difference(*known):
-                raise InvalidInput(
-                    f"job {min(strange)} is not of the batch {self.batch.key!r}, and was failed or retried in it"
-                )
         unmoved = bool(self._moved())
-        with core.publication(self.queue, *self.batches, output=self._output(), unmoved=unmoved) as transaction:
+        with core.publication(
+            self.queue, *self.batches, output=self._output(), unmoved=unmoved, outcomes=self._outcomes
+        ) as transaction:
             for one in self._outputs:
                 one.write(transaction.connection)
 

@@ -182,3 +182,9 @@ def test_one_heartbeat_touches_no_job(explain: Explainer) -> None:
     plan = explain("batch_extend", batch_id=leased(explain, 2_000), token=1, lease_seconds=60.0)
     assert plan.root["Actual Rows"] == 1
     assert plan.scans() == set()
+
+
+def test_a_lock_touches_no_job(explain: Explainer) -> None:
+    plan = explain("batch_lock", batch_id=leased(explain, 2_000), token=1)
+    assert plan.root["Actual Rows"] == 1
+    assert plan.scans() == set()

@@ -2,8 +2,10 @@
 
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import Done, Mode, Reject, SqlQueue
 from dagster_sqlqueue.errors import (
     BatchLost,
     DatabaseUnavailable,
@@ -20,8 +22,11 @@ from dagster_sqlqueue.errors import (
     QueuePaused,
     UnknownQueue,
 )
+from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.spark import batches, stage_table
+from dagster_sqlqueue.spark.batches import leased_seal
 from dagster_sqlqueue.spark.batches.batch_opener import check_key
+from dagster_sqlqueue.spark.batches.outcomes import report_all
 from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.target_table import Target
 from tests.spark.consuming_support import (
@@ -153,6 +158,54 @@ def test_what_does_not_fit_is_named_and_the_next_run_is_right(
     assert in_table(queue) == expected(sales())
     assert endings(queue) == [("failed", 3, 3), ("succeeded", 27, 27)]
     assert value(queue, "SELECT state FROM {s}.job_archive WHERE id = %s", odd) == "failed"
+
+
+@pytest.mark.parametrize("packed_from", [1, 1_000])
+def test_failed_and_retried_jobs_are_as_they_were_when_nothing_is_published(
+    queue: SqlQueue, monkeypatch: pytest.MonkeyPatch, packed_from: int
+) -> None:
+    monkeypatch.setattr(leased_seal, "PACKED_FROM", packed_from)
+    prepare(queue)
+    bad = bad_ids(queue)
+    rows(queue, "CREATE TABLE {s}.totals (amount bigint CHECK (amount < 0))")
+    strange: Any
+    for strange, said in (
+        (lambda work: work.write_sql(work.arrow().select(["amount"]), table(queue)), "totals_amount_check"),
+        (lambda work: work.fail([UUID(int=7)], "whose?"), "is not of the batch 'k', and was failed"),
+    ):
+        with (  # noqa: PT012
+            pytest.raises(InvalidInput, match=said),
+            consume(queue, None, SALES, key="k", mode=Mode.LEASED) as work,
+        ):
+            strange(work)
+            work.fail(bad[:1], "never")
+            work.retry(bad[1:], "not yet")
+        assert endings(queue) == []
+        assert [(state, spent) for state, spent, _ in waiting(queue)] == [("queued", 0)] * 30
+        assert value(queue, "SELECT count(*) FROM {s}.batch_outcome") == 0
+    with consume(queue, None, SALES, key="k", mode=Mode.LEASED) as work:
+        work.fail(bad[:1], "never")
+        work.retry(bad[1:], "not yet")
+    assert endings(queue) == [("failed", 1, 1), ("succeeded", 27, 27)]
+    assert waiting(queue) == [("queued", 1, "not yet")] * 2
+
+
+def test_a_task_that_reports_during_a_publication_is_late(queue: SqlQueue) -> None:
+    """And holds no lock that the publication would wait for, while it waits for that one's."""
+    prepare(queue)
+    bad = bad_ids(queue)
+    batch = batches.seal(queue, "sales", "k", owner="me", mode=Mode.LEASED)
+    outcomes: dict[UUID, Outcome] = {bad[0]: Reject("never")}
+    with ThreadPoolExecutor(1) as task:
+        with queue.database.transaction() as transaction:
+            report_all(transaction, [batch], outcomes)
+            late = task.submit(batches.report, queue, batch, [(bad[0], Done())])
+            blocked = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+            until(lambda: value(queue, blocked, transaction.connection.info.backend_pid), "the report that waits")
+            batches.publish(queue, batch, transaction, output={})
+        with pytest.raises(BatchLost):
+            late.result()
+    assert endings(queue) == [("failed", 1, 1), ("succeeded", 29, 29)]
 
 
 def test_a_table_of_another_shape_is_named(queue: SqlQueue, spark: SparkSession, output: Path) -> None:

@@ -6,13 +6,13 @@ place of any other, because an effect that exists must not be requested again.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.consumer.handler import brief
-from dagster_sqlqueue.db.executors import Row
+from dagster_sqlqueue.db.executors import Executor, Row
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
@@ -42,10 +42,7 @@ def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome
         InvalidInput: an outcome is none, or its result cannot be stored as JSON; or the batch is transactional, and its
             publication has begun. Nothing was written.
     """
-    by_id: dict[UUID, Outcome] = {}
-    for job_id, outcome in outcomes:
-        _keep(by_id, job_id, outcome)
-    parameters = outcome_columns(by_id.items())
+    by_id, parameters = _checked(outcomes)
     if batch.mode is Mode.TRANSACTIONAL:
         held = held_by(batch)
         held.check()
@@ -58,15 +55,36 @@ def report(queue: SqlQueue, batch: Batch, outcomes: Iterable[tuple[UUID, Outcome
             for job_id in members:
                 _keep(held.reported, job_id, by_id[job_id])
         return members
-    accepted: set[UUID | None] = set()
-    for start in range(0, max(len(by_id), 1), _AT_ONCE):
-        part = {name: column[start : start + _AT_ONCE] for name, column in parameters.items()}
-        queue.database.run("unpack_jobs", {"batch_id": batch.id, "ids": part["ids"]})
-        rows = queue.database.run("batch_report", {"batch_id": batch.id, "token": batch.token, **part})
-        if not rows:
+    return _written(queue.database, batch, parameters)
+
+
+def report_all(executor: Executor, batches: Sequence[Batch], outcomes: Mapping[UUID, Outcome]) -> None:
+    """The same for leased batches that are published together, in the transaction that publishes them.
+
+    Raises:
+        BatchLost: as for `report`.
+        InvalidInput: a job is of none of the batches, or an outcome is none. Nothing may be committed.
+    """
+    _, parameters = _checked(outcomes.items())
+    for batch in batches:
+        # A report shares the lock on the row, and the publication excludes others from it: two that share it, each with
+        # what the other waits for, would be a deadlock.
+        if not executor.run("batch_lock", {"batch_id": batch.id, "token": batch.token}):
             raise lost(batch.key)
-        accepted.update(row[0] for row in rows)
-    return {job_id for job_id in accepted if job_id is not None}
+    known = [_written(executor, batch, parameters) for batch in batches]
+    check_members(batches, outcomes, *known)
+
+
+def check_members(batches: Sequence[Batch], outcomes: Mapping[UUID, Outcome], *known: set[UUID]) -> None:
+    """Check that jobs with an outcome are of the batches.
+
+    Raises:
+        InvalidInput: one is not.
+    """
+    if strange := set(outcomes).difference(*known):
+        raise InvalidInput(
+            f"job {min(strange)} is not of the batch {batches[0].key!r}, and was failed or retried in it"
+        )
 
 
 def outcomes(queue: SqlQueue, batch: Batch) -> dict[UUID, Outcome]:
@@ -91,6 +109,27 @@ def outcome_columns(reported: Iterable[tuple[UUID, Outcome]]) -> dict[str, list[
     rows = [(job_id, *_columns(outcome)) for job_id, outcome in sorted(reported, key=lambda pair: pair[0])]
     names = ("ids", "states", "spent", "afters", "moments", "results", "errors")
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)) if rows else {name: [] for name in names}
+
+
+def _checked(outcomes: Iterable[tuple[UUID, Outcome]]) -> tuple[dict[UUID, Outcome], dict[str, list[Any]]]:
+    """Return outcomes by the job's id, and as the columns that the statements take."""
+    by_id: dict[UUID, Outcome] = {}
+    for job_id, outcome in outcomes:
+        _keep(by_id, job_id, outcome)
+    return by_id, outcome_columns(by_id.items())
+
+
+def _written(executor: Executor, batch: Batch, parameters: Mapping[str, list[Any]]) -> set[UUID]:
+    """Write reports about jobs of a leased batch; return the ids of those that are its jobs."""
+    accepted: set[UUID | None] = set()
+    for start in range(0, max(len(parameters["ids"]), 1), _AT_ONCE):
+        part = {name: column[start : start + _AT_ONCE] for name, column in parameters.items()}
+        executor.run("unpack_jobs", {"batch_id": batch.id, "ids": part["ids"]})
+        rows = executor.run("batch_report", {"batch_id": batch.id, "token": batch.token, **part})
+        if not rows:
+            raise lost(batch.key)
+        accepted.update(row[0] for row in rows)
+    return {job_id for job_id in accepted if job_id is not None}
 
 
 def _keep(reported: dict[UUID, Outcome], job_id: UUID, outcome: Outcome) -> None:

@@ -4,12 +4,14 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.payload.serialization import json_text
 from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue import SqlQueue
@@ -17,14 +19,18 @@ from dagster_sqlqueue.queue.unpublished_batches import give_back, let_in
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
 from dagster_sqlqueue.spark.batches.loss import lost
 from dagster_sqlqueue.spark.batches.model import Batch, held_by
-from dagster_sqlqueue.spark.batches.outcomes import outcome_columns
+from dagster_sqlqueue.spark.batches.outcomes import check_members, outcome_columns, report, report_all
 
 _ERROR_LIMIT = 10_000
 
 
 @contextlib.contextmanager
 def publication(
-    queue: SqlQueue, *batches: Batch, output: Mapping[str, Any], unmoved: bool = False
+    queue: SqlQueue,
+    *batches: Batch,
+    output: Mapping[str, Any],
+    unmoved: bool = False,
+    outcomes: Mapping[UUID, Outcome] | None = None,
 ) -> Iterator[Transaction]:
     """Yield the transaction in which batches are published: what the block writes through `transaction.connection`
     becomes visible together with the end of the jobs, or not at all.
@@ -35,12 +41,13 @@ def publication(
         output: JSON that says where the results are, kept for `outputs`.
         unmoved: whether files will be moved into place afterwards; `unmoved` has the output until `move` has moved
             them.
-
-    Report outcomes of single jobs of a transactional batch before the block begins.
+        outcomes: of single jobs, by id, which take effect with the publication, or not at all. Those that must outlive a
+            publication that fails are reported by `report`, of a transactional batch before the block begins.
 
     Raises:
         BatchLost: a batch was taken over, or its transaction was lost: nothing was written.
-        InvalidInput: several batches, and a transactional one among them; or no batch.
+        InvalidInput: several batches, and a transactional one among them; or no batch; or a job with an outcome is of none
+            of them. Nothing was written.
         DatabaseUnavailable: the connection was lost while it committed, and it is not known whether it did: `outputs` says.
     """
     transactional = [batch for batch in batches if batch.mode is Mode.TRANSACTIONAL]
@@ -49,6 +56,8 @@ def publication(
             f"{len(batches)} batches cannot be published together; give one or more leased ones, or one transactional one"
         )
     if transactional:
+        if outcomes:
+            check_members(batches, outcomes, report(queue, transactional[0], outcomes.items()))
         with _held_publication(queue, transactional[0], output, unmoved) as transaction:
             yield transaction
         return
@@ -56,6 +65,9 @@ def publication(
         transaction.lend()
         yield transaction
         transaction.take_back()
+        if outcomes:
+            # After the block, which may be long: heartbeats wait for the lock on the batch's row.
+            report_all(transaction, batches, outcomes)
         for batch in batches:
             publish(queue, batch, transaction, output=output, unmoved=unmoved)
 
