@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import pydantic
-from pydantic.fields import FieldInfo
 from pyspark.sql.types import DataType, StructType
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
@@ -20,6 +19,7 @@ from dagster_sqlqueue.payload.redacted_text import fields
 from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.payload.versions import KEY, versions_of
 from dagster_sqlqueue.queue import validation
+from dagster_sqlqueue.spark.binary_values import NoText, as_texts, read_from
 from dagster_sqlqueue.spark.payload_models import PayloadModel
 
 WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -118,6 +118,15 @@ class JobRows:
         if "tags" in given and None in given["tags"]:
             raise InvalidInput(f"row {row}: tags holds a NULL; a tag is a text")
         value = values["payload"] if self._parts is None else {name: values[name] for name in self._parts}
+        if self._model is not None and isinstance(value, dict):
+            try:
+                value = as_texts(value, spec.payload)
+            except NoText as error:
+                raise InvalidPayload(
+                    f"row {row}: the payload does not fit {spec.payload.__name__} of {spec.label}: {error} is binary that is"
+                    " not UTF-8, of which the model reads bytes; set val_json_bytes and ser_json_bytes in its model_config"
+                    " to 'base64'"
+                ) from None
         payload = _payload(value, row)
         if self._model is not None:
             payload = _fitted(spec, payload, value if isinstance(value, str) else json.dumps(payload), row)
@@ -147,25 +156,12 @@ def _payload_columns(option: str | None, names: Sequence[str]) -> list[str] | No
 
 def _check_clear(payload: type[pydantic.BaseModel], names: Iterable[str]) -> None:
     """Check that no column is both a field of the payload, which might do without, and a setting of the job."""
-    by_name = bool(payload.model_config.get("populate_by_name") or payload.model_config.get("validate_by_name"))
-    read = {given for name, field in payload.model_fields.items() for given in _read_from(name, field, by_name)}
+    read = {given for name, field in payload.model_fields.items() for given in read_from(payload, name, field)}
     if both := [name for name in names if name in _OWN and name in read]:
         raise InvalidInput(
             f"column {both[0]!r} is a field of {payload.__name__} and a setting of the job: name the payload's columns in"
             f" the option 'payloadColumns' instead of {_ALL!r}; the others are settings"
         )
-
-
-def _read_from(name: str, field: FieldInfo, by_name: bool) -> Iterator[str]:
-    """Yield the names of an object's members from which a model reads a field."""
-    alias = field.validation_alias
-    if alias is None or by_name:
-        yield name
-    for given in alias.choices if isinstance(alias, pydantic.AliasChoices) else [alias]:
-        if isinstance(given, pydantic.AliasPath):
-            yield str(given.path[0])
-        elif given is not None:
-            yield given
 
 
 def _check_payload(kind: DataType) -> None:

@@ -1,12 +1,25 @@
-"""Which columns of a data frame may be a payload's field and a setting of the job: told without Spark."""
+"""Rows of a data frame as jobs: which columns they may have, and what becomes of their values, told without Spark."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
-from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, create_model
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    Base64Bytes,
+    Base64Str,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    create_model,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.spark.job_rows import JobRows
 from dagster_sqlqueue.spark.payload_models import payload_models
 
@@ -52,3 +65,65 @@ def test_a_column_that_a_model_reads_and_that_is_a_setting_is_asked_for(model: t
 )
 def test_a_column_that_a_model_does_not_read_is_a_setting(model: type[BaseModel]) -> None:
     rows_of(model)
+
+
+def stored(model: type[BaseModel] | None, row: dict[str, Any], schema: pa.Schema, columns: str | None = "*") -> str:
+    """The payload of the job that a row becomes."""
+    made = JobRows("work", from_arrow_schema(schema), columns, payload_models(model).of("work"))
+    ((values, *_),) = made.jobs(pa.Table.from_pylist([row], schema).to_batches(), 0)
+    return cast(str, values["payload"])
+
+
+class Words(BaseModel):
+    text: bytes
+    words: list[bytes] = []
+
+
+class Root(RootModel[bytes]):
+    model_config = ConfigDict(val_json_bytes="hex", ser_json_bytes="hex")
+
+
+@dataclass
+class Beside:
+    data: bytes
+
+
+class Doc(BaseModel):
+    model_config = ConfigDict(val_json_bytes="base64", ser_json_bytes="base64")
+
+    data: bytes | None = Field(None, alias="content")
+    parts: dict[str, Words] = {}
+    root: Root = Root(b"")
+    beside: Beside = Beside(b"")
+    coded: Base64Bytes = b""
+    name: Base64Str = ""
+    plain: str = ""
+
+
+def test_binary_arrives_as_the_bytes_that_it_is() -> None:
+    binary = pa.binary()
+    words = pa.struct([("text", binary), ("words", pa.list_(binary))])
+    schema = pa.schema(
+        {
+            "content": binary, "parts": pa.map_(pa.string(), words), "root": binary, "coded": binary, "name": binary,
+            "beside": pa.struct([("data", binary)]), "plain": binary, "more": binary,
+        }
+    )  # fmt: skip
+    odd = b"\xff\xfe\xfb\x00"
+    part = {"text": "é".encode(), "words": [b"a", b""]}
+    row = {"content": odd, "parts": {"x": part}, "root": odd, "beside": {"data": odd}, "coded": odd}
+    text = stored(Doc, {**row, "name": b"n", "plain": b"p", "more": None}, schema)
+    found = Doc.model_validate_json(text)
+    assert (found.data, found.root.root, found.beside.data, found.coded) == (odd, odd, odd, odd)
+    assert found.parts["x"] == Words(text=part["text"], words=part["words"])
+    assert (found.name, found.plain) == ("n", "cA==")
+
+
+def test_binary_that_is_no_text_is_refused_where_a_model_reads_text() -> None:
+    schema = pa.schema({"payload": pa.struct([("text", pa.binary()), ("words", pa.list_(pa.binary()))])})
+    row = {"payload": {"text": b"t", "words": [b"w", b"\xff"]}}
+    with pytest.raises(
+        InvalidPayload, match=r"^partition 0, row 0: .*Words of queue 'work': words\.1 is binary that is not"
+    ):
+        stored(Words, row, schema, None)
+    assert stored(None, row, schema, None) == '{"text":"dA==","words":["dw==","/w=="]}'
