@@ -1,7 +1,7 @@
 """From a queue's payload model to the typed columns that the database takes out of the JSON."""
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as AbstractSequence
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
@@ -9,17 +9,18 @@ from decimal import Decimal
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import pydantic
 from pydantic import BaseModel, Json, PlainSerializer, RootModel, TypeAdapter, WrapSerializer
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.payload.versions import versions_of
-from dagster_sqlqueue.spark.kinds import ddl, is_nested, struct_of
+from dagster_sqlqueue.spark.kinds import ddl, struct_of
 
 _DEFAULT_DECIMAL = "decimal(38,18)"
 _MODEL, _ELEMENTS = "a model", "a list, set or dict"
@@ -52,7 +53,8 @@ def payload_schema(model: type[BaseModel]) -> str:
     `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC).
     Enums and literals are of the type of their values. Lists and sets become array, dicts map, models struct; the string of
     their JSON become those of `Any`, of a union of several types, or with serializers of their own, models that contain
-    themselves, dataclasses, and `Json`.
+    themselves, dataclasses, and `Json`. A field with a serializer of its own is a string, unless the serializer is annotated
+    as returning `int`, `float` or `bool`.
     Any other type becomes what its JSON schema says, so that `AwareDatetime` is a timestamp and `HttpUrl` a string;
     `int | float` is double.
 
@@ -60,8 +62,14 @@ def payload_schema(model: type[BaseModel]) -> str:
         model: the queue's payload.
 
     Raises:
-        InvalidInput: it has no fields, or a field's type is none of these, such as a union of several.
+        InvalidInput: it has no fields, or a serializer of its own; or a field's type is none of these, such as a union of
+            several.
     """
+    if model.__pydantic_decorators__.model_serializers:
+        raise InvalidInput(
+            f"{model.__name__} has a serializer of its own, and is stored with the fields that this writes; name the"
+            " columns, like: account string, n bigint"
+        )
     if issubclass(model, RootModel) or not model.model_fields:
         raise InvalidInput(
             f"{model.__name__} has no fields of its own; name the columns, like: account string, n bigint"
@@ -80,25 +88,36 @@ def payload_schema(model: type[BaseModel]) -> str:
 
 
 def stored_fields(model: type[BaseModel]) -> list[str] | None:
-    """Return the names of the model's fields in the JSON; None: its payloads may have others, such as extra fields, or those
-    of an older version.
+    """Return the names of the model's fields in the JSON; None: its payloads may have others, such as extra fields, those
+    of an older version, or those that a serializer of its own writes.
     """
     if issubclass(model, RootModel) or model.model_config.get("extra") == "allow" or versions_of(model) is not None:
+        return None
+    if model.__pydantic_decorators__.model_serializers:
         return None
     return [field.serialization_alias or field.alias or name for name, field in model.model_fields.items()]
 
 
 def _of_field(model: type[BaseModel], name: str, field: FieldInfo, within: tuple[type, ...]) -> str | None:
-    kind = _kind(field.annotation, field.metadata, within)
-    if kind is not None and is_nested(kind) and _serialized(model, name, field.metadata):
-        return "string"
-    return kind or _by_json_schema(field)
+    decorators = model.__pydantic_decorators__.field_serializers.values()
+    if own := next((one for one in decorators if name in one.info.fields or "*" in one.info.fields), None):
+        said: Any = own.info.return_type
+        return _written(_return_type(own.func) if said is PydanticUndefined else said)
+    return _kind(field.annotation, field.metadata, within) or _by_json_schema(field)
 
 
-def _serialized(model: type[BaseModel], name: str, metadata: AbstractSequence[Any]) -> bool:
-    """Return whether a field's JSON is what a function makes of it."""
-    given = [one for found in model.__pydantic_decorators__.field_serializers.values() for one in found.info.fields]
-    return name in given or "*" in given or any(isinstance(part, PlainSerializer | WrapSerializer) for part in metadata)
+def _return_type(function: Callable[..., Any]) -> Any:
+    """Return what a function is annotated as returning; `Any` if it is not, or if that cannot be looked up."""
+    try:
+        return get_type_hints(function, include_extras=True).get("return", Any)
+    except (TypeError, NameError):
+        return Any
+
+
+def _written(annotation: Any) -> str:
+    """Return the type of what a serializer writes; string, if it is not a number or a boolean, or may be anything."""
+    kind = _by_annotation(annotation)
+    return kind if kind in ("bigint", "double", "boolean") else "string"
 
 
 def _object(model: type[BaseModel], within: tuple[type, ...]) -> str:
@@ -133,6 +152,9 @@ def _kind(annotation: Any, metadata: AbstractSequence[Any] = (), within: tuple[t
     # Stored as text, whatever is in it.
     if annotation is _JSON or any(part is _JSON or isinstance(part, _JSON) for part in metadata):
         return "string"
+    if serializers := [part for part in metadata if isinstance(part, PlainSerializer | WrapSerializer)]:
+        # Of Any: if they do not say what they return, pydantic takes that for the type of the value.
+        return _written(Annotated[(Any, *serializers)])
     if hasattr(annotation, "__supertype__"):  # NewType
         return _kind(annotation.__supertype__, metadata, within)
     if hasattr(annotation, "__value__"):  # type X = …

@@ -4,10 +4,23 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import AwareDatetime, BaseModel, Field, HttpUrl, IPvAnyAddress, Json, NaiveDatetime, PastDate
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    Field,
+    HttpUrl,
+    IPvAnyAddress,
+    Json,
+    NaiveDatetime,
+    PastDate,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+)
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sf
@@ -167,6 +180,35 @@ def test_sealed_jobs_with_a_field_that_does_not_fit_are_read_all_the_same(queue:
         ("failed", 1),
         ("succeeded", 2),
     ]
+
+
+class Sold(BaseModel):
+    day: Annotated[date, PlainSerializer(lambda day: day.strftime("%d.%m.%Y"))]
+    price: int
+
+    @field_serializer("price")
+    def _price(self, price: int) -> str:
+        return f"{price} EUR"
+
+
+class Envelope(Sold):
+    @model_serializer(mode="wrap")
+    def _wrapped(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"body": handler(self)}
+
+
+def test_what_serializers_write_is_read_as_they_wrote_it(queue: SqlQueue) -> None:
+    for name, model in (("sold", Sold), ("enveloped", Envelope)):
+        spec = QueueSpec(name, model)
+        queue.create_queue(spec)
+        queue.enqueue(spec, model(day=date(2013, 4, 3), price=3))
+    with consume(queue, None, QueueSpec("sold", Sold), key="k") as work:
+        assert work.arrow().select(["day", "price"]).to_pylist() == [{"day": "03.04.2013", "price": "3 EUR"}]
+    with consume(queue, None, QueueSpec("enveloped", Envelope), key="k") as work:
+        with pytest.raises(InvalidInput, match="Envelope has a serializer of its own"):
+            work.arrow()
+        found = work.arrow({"day": {"path": "payload.body.day"}, "n": {"path": "payload.n"}})
+        assert found.select(["day", "n"]).to_pylist() == [{"day": "03.04.2013", "n": None}]
 
 
 @pytest.mark.prove

@@ -22,9 +22,14 @@ from pydantic import (
     Json,
     NaiveDatetime,
     PastDate,
+    PlainSerializer,
     RootModel,
+    SerializerFunctionWrapHandler,
     StrictFloat,
     StrictInt,
+    WrapSerializer,
+    field_serializer,
+    model_serializer,
 )
 
 from dagster_sqlqueue.errors import InvalidInput
@@ -176,6 +181,55 @@ class Words(RootModel[dict[str, str]]):
     pass
 
 
+class Envelope(BaseModel):
+    n: int
+
+    @model_serializer(mode="wrap")
+    def _wrapped(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"body": handler(self)}
+
+
+German = Annotated[date, PlainSerializer(lambda day: day.strftime("%d.%m.%Y"))]
+
+
+class Written(BaseModel):
+    day: German
+    or_none: German | None = None
+    days: list[German] = []
+    stamp: Annotated[datetime, PlainSerializer(lambda at: int(at.timestamp() * 1_000), return_type=int)]
+    real: Annotated[date, WrapSerializer(lambda at, _: at.year, return_type=float), Field(description="a year")]
+    price: int
+    cents: Decimal
+    late: bool = False
+    unsaid: int = 1
+
+    @field_serializer("price")
+    def _price(self, price: int) -> str:
+        return f"{price} EUR"
+
+    @field_serializer("cents", "late", mode="wrap")
+    def _whole(self, value: Any, _handler: Any, _info: Any) -> int:
+        return int(value * 100)
+
+    @field_serializer("unsaid")
+    def _unsaid(self, n: int):  # type: ignore[no-untyped-def]
+        return f"<{n}>"
+
+
+def test_a_field_with_a_serializer_is_of_the_type_that_this_writes() -> None:
+    assert parse_ddl(payload_schema(Written)) == {
+        "day": "string",
+        "or_none": "string",
+        "days": "array<string>",
+        "stamp": "bigint",
+        "real": "double",
+        "price": "string",
+        "cents": "bigint",
+        "late": "bigint",
+        "unsaid": "string",
+    }
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -184,6 +238,10 @@ class Words(RootModel[dict[str, str]]):
         (Moments, "Moments.at is datetime.date | datetime.datetime"),
         (Words, "Words has no fields of its own"),
         (BaseModel, "BaseModel has no fields of its own"),
+        (
+            Envelope,
+            "Envelope has a serializer of its own, and is stored with the fields that this writes; name the columns",
+        ),
     ],
 )
 def test_what_has_no_one_type_is_named(model: type[BaseModel], said: str) -> None:
