@@ -60,7 +60,13 @@ def parse(text: str | None, kind: str, *, lenient: bool) -> Any:
     """
     if text is None:
         return None
-    return _value(json.loads(text, parse_float=_Digits, parse_int=_Digits), kind, "", lenient)
+    try:
+        return _value(json.loads(text, parse_float=_Digits, parse_int=_Digits), kind, "", lenient)
+    except RecursionError:
+        # Python's parser, and what shows a value, stop at a depth that the database takes.
+        if lenient:
+            return None
+        raise Unfit(f"it is nested too deeply for {kind}") from None
 
 
 def _value(value: Any, kind: str, where: str, lenient: bool) -> Any:

@@ -170,6 +170,28 @@ def test_values_in_a_list_are_cast_as_columns_are(kind: str, good: dict[str, Any
             nested.parse(f"[{text}]", f"array<{kind}>", lenient=False)
 
 
+@pytest.mark.parametrize("kind", ["array<string>", "array<array<bigint>>"])
+def test_what_is_nested_too_deeply_does_not_fit(kind: str) -> None:
+    text = "[" * 3_000 + "]" * 3_000
+    assert nested.parse(text, kind, lenient=True) is None
+    with pytest.raises(nested.Unfit, match=f"^it is nested too deeply for {kind}$"):
+        nested.parse(text, kind, lenient=False)
+
+
+def test_a_job_nested_too_deeply_is_named_or_null(queue: SqlQueue) -> None:
+    prepare(queue)
+    ((job,),) = rows(
+        queue,
+        "UPDATE {s}.job SET payload = payload || jsonb_build_object('tags', CAST(%s AS jsonb))"
+        " WHERE payload->>'account' = 'a' RETURNING id",
+        "[" * 3_000 + "]" * 3_000,
+    )
+    with consume(queue, None, ORDERS, key="k") as work:
+        assert sorted(work.arrow(on_bad_value="null")["tags"].to_pylist(), key=str) == [None, []]
+        with pytest.raises(InvalidInput, match=rf"job {job}: the field 'payload.tags' is '\[+…', .*nested too deeply"):
+            work.arrow()
+
+
 def reader(session: SparkSession, **options: str) -> DataFrameReader:
     return session.read.format(FORMAT).options(**{"queue": "orders", "state": "live", **options})
 
