@@ -180,7 +180,7 @@ def check_payload(model: type[BaseModel], names: Iterable[str], of: str) -> None
 
     Args:
         model: of the payload.
-        names: the fields, or paths as `account` or `address.city`, of which the first part is checked.
+        names: the fields.
         of: what names them, for the message.
 
     Raises:
@@ -190,14 +190,14 @@ def check_payload(model: type[BaseModel], names: Iterable[str], of: str) -> None
     if known is None:
         return
     for name in names:
-        if name.split(".")[0] not in known:
+        if name not in known:
             raise InvalidInput(
                 f"{of} names the field {name!r}, which {model.__name__} does not have; it has {', '.join(known)}"
             )
 
 
 def check_paths(model: type[BaseModel], columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """The same for the columns that the option `columns` names.
+    """The same for the columns that the option `columns` names: the first part of a path is checked.
 
     Raises:
         InvalidInput: the payload does not have the field of one.
@@ -205,7 +205,7 @@ def check_paths(model: type[BaseModel], columns: Mapping[str, Mapping[str, Any]]
     for name, column in columns.items():
         for path in (column.get("path"), column.get("zone")):
             if isinstance(path, str) and path.startswith("payload."):
-                check_payload(model, [path.removeprefix("payload.")], f"column {name!r}")
+                check_payload(model, [path.split(".")[1]], f"column {name!r}")
 
 
 def _fits(kind: pa.DataType, category: str) -> bool:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.payload.versions import versioned
 from dagster_sqlqueue.spark import result_columns
@@ -153,6 +153,24 @@ def test_a_field_that_the_payload_does_not_have_is_named(queue: SqlQueue) -> Non
         InvalidInput, match="'n' names the field 'account', which Order does not have; it has day, user-id"
     ):
         ArchiveRead("orders", {**good, "n": {"path": "payload.account"}}, payload=Order)
+
+
+class Dotted(BaseModel):
+    user: str = Field(alias="user.id")
+
+
+def test_a_filter_names_a_field_whole(queue: SqlQueue) -> None:
+    spec = QueueSpec("dotted", Dotted)
+    queue.create_queue(spec)
+    for user in ("a", "b"):
+        queue.enqueue(spec, {"user.id": user})
+    with consume(queue, None, spec, key="k", filter={"user.id": "a"}) as work:
+        assert work.arrow()["user.id"].to_pylist() == ["a"]
+    with (
+        pytest.raises(InvalidInput, match=r"names the field 'user', which Dotted does not have; it has user\.id"),
+        consume(queue, None, spec, key="k", filter={"user": {"id": "a"}}),
+    ):
+        raise AssertionError
 
 
 def test_the_payloads_of_older_versions_may_have_had_other_fields() -> None:
