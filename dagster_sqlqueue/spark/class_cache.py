@@ -132,7 +132,7 @@ class _Source(DataSource):
         return "sqlqueue_classes"
 
     def schema(self) -> str:
-        return "account string, amount double, at timestamp"
+        return "account string, amount double, at timestamp_ltz"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader()

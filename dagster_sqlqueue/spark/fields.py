@@ -212,8 +212,14 @@ def check_schema(schema: StructType, known: Mapping[str, Column]) -> None:
         raise InvalidInput(f"columns {unknown} are not known; there are {sorted(known)}")
     for field in schema.fields:
         if (asked := kind_of(field.dataType)) != (kind := known[field.name].kind):
+            without_zone = (kind, asked) == ("timestamp", "timestamp_ntz")
             raise InvalidInput(
-                f"column {field.name!r} is {kind}, not {asked}; the options 'payload' and 'columns' are where types are set"
+                f"column {field.name!r} is {kind}, not {asked}; "
+                + (
+                    "write timestamp_ltz, which is a timestamp whatever spark.sql.timestampType says"
+                    if without_zone
+                    else "the options 'payload' and 'columns' are where types are set"
+                )
             )
         if not field.nullable:
             raise InvalidInput(

@@ -24,7 +24,14 @@ PLAIN = {
 """Spark's name of a type, and the database's."""
 NAMES = (*PLAIN, "decimal(p,s)", "array<…>", "map<string,…>", "struct<name:…,…>")
 
-_OTHER_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "real": "float", "decimal": "decimal(10,0)"}
+_OTHER_NAMES = {
+    "long": "bigint",
+    "integer": "int",
+    "short": "smallint",
+    "real": "float",
+    "decimal": "decimal(10,0)",
+    "timestamp_ltz": "timestamp",
+}
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*\(\s*(\d{1,2})\s*(?:,\s*(\d{1,2})\s*)?\)")
 BITS = {"smallint": 15, "int": 31, "bigint": 63}
 LEAST_AND_MOST = {"float": ("1e-45", "3.4028235e38"), "double": ("5e-324", "1.7976931348623157e308")}
@@ -226,4 +233,15 @@ def parse_ddl(text: str, of: str = "payload") -> dict[str, str]:
 
 def ddl(types: Mapping[str, str]) -> str:
     """Spark's notation of a schema: give it to `.schema(…)` to read these columns only."""
-    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in types.items())
+    return ", ".join(f"`{name.replace('`', '``')}` {_in_ddl(kind(of) or of)}" for name, of in types.items())
+
+
+def _in_ddl(name: str) -> str:
+    """Return the name of a type that Spark takes for it, whatever `spark.sql.timestampType` makes of `timestamp`."""
+    if not is_nested(name):
+        return "timestamp_ltz" if name == "timestamp" else name
+    sort, types = inside(name)
+    written = {field: _in_ddl(of) for field, of in types.items()}
+    if sort == "struct":
+        return struct_of(written)
+    return f"array<{written['']}>" if sort == "array" else f"map<string,{written['']}>"

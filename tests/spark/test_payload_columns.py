@@ -263,6 +263,13 @@ def test_a_schema_is_read_as_spark_writes_it() -> None:
     assert parse_ddl(kinds.ddl(parse_ddl(given))) == parse_ddl(given)
 
 
+def test_a_timestamp_is_written_as_one_with_a_zone() -> None:
+    given = {"timestamp": "TIMESTAMP", "x": "map<string,array<struct<timestamp:timestamp,n:int>>>", "n": "long"}
+    written = "`timestamp` timestamp_ltz, `x` map<string,array<struct<timestamp:timestamp_ltz,n:int>>>, `n` bigint"
+    assert kinds.ddl(given) == written
+    assert parse_ddl(written) == {**given, "timestamp": "timestamp", "n": "bigint"}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

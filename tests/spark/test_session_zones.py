@@ -8,8 +8,11 @@ from typing import Any
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import TimestampType
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.spark import kinds
 from dagster_sqlqueue.spark.archive_frame import archived
 from dagster_sqlqueue.spark.contents import Days
 from dagster_sqlqueue.spark.daily import ArchiveRead
@@ -72,6 +75,25 @@ CONDITIONS = (
     "to_date(finished_at) = date'2013-01-02'",
     "finished_at >= timestamp'2013-01-01 18:00:00' AND due <= timestamp'2013-01-02 18:00:00'",
 )
+
+
+def test_timestamps_are_read_where_spark_takes_them_to_be_without_a_zone(queue: SqlQueue, spark: SparkSession) -> None:
+    archive(queue, [Done({"n": 1, "seen": [{"at": NOON.isoformat()}]}, at=NOON)])
+    kind = "array<struct<at: timestamp>>"
+    reader = spark.read.format(FORMAT).option("queue", "work")
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        asked = kinds.ddl({"finished_at": "timestamp", "seen": kind})
+        for read in (reader.load(), reader.option("payload", f"seen {kind}").schema(asked).load()):
+            assert read.schema["finished_at"].dataType == TimestampType()
+            (row,) = read.select("finished_at", sf.unix_seconds("finished_at").alias("seconds")).collect()
+            assert row["seconds"] == NOON.timestamp()
+        (row,) = read.select(sf.unix_seconds(sf.expr("seen[0].at")).alias("seconds")).collect()
+        assert row["seconds"] == NOON.timestamp()
+        with pytest.raises(Exception, match="'finished_at' is timestamp, not timestamp_ntz; write timestamp_ltz"):
+            reader.schema("finished_at timestamp").load().collect()
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 @pytest.mark.prove
