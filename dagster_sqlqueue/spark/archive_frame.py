@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from dagster_sqlqueue.spark import finish_window
+from dagster_sqlqueue.spark import finish_window, local_days
 from dagster_sqlqueue.spark.closed_days import begins, ends
 from dagster_sqlqueue.spark.contents import Days
 from dagster_sqlqueue.spark.daily import ArchiveRead, types_of
@@ -38,8 +38,8 @@ def archived(spark: SparkSession, reads: ArchiveRead, about: Days, days: Sequenc
     reader = reader.option("on_bad_value", reads.on_bad_value).options(**capped(reads.max_connections))
     types = EVERY_JOB | types_of(reads.columns)
     if about.day is not None:
-        where = [{"column": "day", "op": "in", "value": list(days)}]
-        return finish_window.loaded(reader.option("where", json.dumps(where)), types, days, reads.finished_within)
+        reader = reader.option("where", local_days.condition(days))
+        return finish_window.loaded(reader, types, days, reads.finished_within)
     reader = reader.option("finished_from", begins(min(days), about.zone).isoformat())
     reader = reader.option("finished_until", ends(max(days), about.zone).isoformat())
     jobs = reader.schema(ddl(types)).load()

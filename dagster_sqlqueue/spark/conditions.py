@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import datasource as ds
 
+from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA, quote_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import kinds
 from dagster_sqlqueue.spark.fields import Column
@@ -21,7 +22,9 @@ from dagster_sqlqueue.spark.options import (
 )
 from dagster_sqlqueue.spark.options import moment as moment_option
 
-_OPERATORS = ("=", "<", "<=", ">", ">=", "in")
+_LISTS = ("in", "on")
+"""The operators that compare with several values. `on`: by the texts that are days for an asset."""
+_OPERATORS = ("=", "<", "<=", ">", ">=", *_LISTS)
 _STEP = timedelta(microseconds=1)
 _PUSHED = {
     ds.EqualTo: "=",
@@ -34,7 +37,7 @@ _PUSHED = {
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """A column compared with a value, or, for `in`, with several."""
+    """A column compared with a value, or, for `in` and `on`, with several."""
 
     column: str
     operator: str
@@ -73,20 +76,28 @@ def _test(test: Any, known: Mapping[str, Column]) -> Test:
     column, operator, value = given.get("column"), given.get("op"), given.get("value")
     if not isinstance(column, str) or column not in known or operator not in _OPERATORS:
         raise InvalidInput(f"where has {test}; column is one of {sorted(known)}, op one of {', '.join(_OPERATORS)}")
-    if operator == "in" and not isinstance(value, list):
-        raise InvalidInput(f"where has {test}; in wants a list of values")
+    if operator in _LISTS and not isinstance(value, list):
+        raise InvalidInput(f"where has {test}; {operator} wants a list of values")
     made = Test(column, operator, value)
     condition(made, known, None)
     return made
 
 
-def condition(test: Test, known: Mapping[str, Column], server: int | None) -> str:
-    """Return a test as SQL; `server` as for `Column.value`.
+def condition(test: Test, known: Mapping[str, Column], server: int | None, schema: str = DEFAULT_SCHEMA) -> str:
+    """Return a test as SQL.
+
+    Args:
+        test: the test.
+        known: every column that can be asked for.
+        server: as for `Column.value`.
+        schema: where the queue's tables are.
 
     Raises:
-        InvalidInput: a value is not of the column's type.
+        InvalidInput: a value is not of the column's type, or `on` is asked of a column that is no field with a day.
     """
     column = known[test.column]
+    if test.operator == "on":
+        return _on(test, column, schema)
     sql = column.value(server)
     values = test.value if test.operator == "in" else [test.value]
     texts = [literal(kinds.value_text(test.column, one, column.kind)) for one in values]
@@ -98,11 +109,33 @@ def condition(test: Test, known: Mapping[str, Column], server: int | None) -> st
     return f"{sql} IN ({', '.join(typed)})" if typed else "FALSE"
 
 
-def all_of(options: Mapping[str, str], known: Mapping[str, Column], pushed: Sequence[Test], server: int) -> list[str]:
+def _on(test: Test, column: Column, schema: str) -> str:
+    if column.field is None or column.kind not in ("date", "string"):
+        raise InvalidInput(
+            f"where {test.column!r}: the column is {column.kind}; on compares days, in a field of the type date or string"
+        )
+    days = ", ".join(literal(kinds.value_text(test.column, one, "date")) for one in test.value)
+    if not days:
+        return "FALSE"
+    if column.local_day is not None:
+        return f"{column.local_day} IN ({days})"
+    # Most jobs of an archive are of other days, and need no more than the first comparison.
+    named = f"{quote_schema(schema)}.day_of({column.sql})"
+    return f"CASE WHEN left({column.sql}, 10) IN ({days}) THEN {named} IS NOT NULL ELSE FALSE END"
+
+
+def all_of(
+    options: Mapping[str, str],
+    known: Mapping[str, Column],
+    pushed: Sequence[Test],
+    server: int,
+    schema: str = DEFAULT_SCHEMA,
+) -> list[str]:
     """Return every condition of a read, besides that of its slice. None fails on a row: one whose field cannot be cast
     does not fulfil it, so that a job that was not asked for ends no read.
     """
-    return [*scope(options), *(condition(test, known, server) for test in (*tests(options, known), *pushed))]
+    asked = (*tests(options, known), *pushed)
+    return [*scope(options), *(condition(test, known, server, schema) for test in asked)]
 
 
 def from_filters(filters: Iterable[ds.Filter], known: Mapping[str, Column]) -> list[Test]:

@@ -21,7 +21,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
-from dagster_sqlqueue.spark import batches, fields, finish_window, remote, result_columns, sinks
+from dagster_sqlqueue.spark import batches, fields, finish_window, local_days, remote, result_columns, sinks
 from dagster_sqlqueue.spark.closed_days import check_begun
 from dagster_sqlqueue.spark.consume_verbs import consume_all
 from dagster_sqlqueue.spark.contents import upstream_of
@@ -45,7 +45,8 @@ class ArchiveRead:
             data source takes it. It must hold `day` and `account`.
         states: the archive states to read.
         on_bad_value: `null`: a field that cannot be cast to its column's type is NULL; `fail`: it fails the read of the day
-            that its job belongs to. A job whose `day` cannot be cast belongs to none.
+            that its job belongs to. A job belongs to a day if its `day` is that ISO date, alone or with a time after it;
+            else to none.
         finished_within: how long after the end of its day, in the time zone where it ends last, a job with a column
             `day` finishes at the latest. Only that part of the archive is read for a day, from the day's beginning in
             the zone where it begins first; jobs of the day that finished outside of it do not belong to it. None:
@@ -179,7 +180,8 @@ def _accounts(
     spark: SparkSession, daily_queue: str, sealed: Sequence[batches.Batch], days: Sequence[str], most: int | None
 ) -> DataFrame:
     done = _reader(spark, daily_queue, _ACCOUNT, most).option("state", "archive").option("states", "succeeded")
-    before = done.option("where", _of(days)).option("finished_from", finish_window.first_of(days).isoformat()).load()
+    done = done.option("where", local_days.condition(days))
+    before = done.option("finished_from", finish_window.first_of(days).isoformat()).load()
     ids = [str(batch.id) for batch in sealed if batch.job_count]
     if not ids:
         return before.distinct()
@@ -195,7 +197,7 @@ def _events(spark: SparkSession, read: ArchiveRead, accounts: DataFrame, days: S
         .option("state", "archive")
         .option("states", ",".join(read.states))
     )
-    reader = reader.option("on_bad_value", read.on_bad_value).option("where", _of(days))
+    reader = reader.option("on_bad_value", read.on_bad_value).option("where", local_days.condition(days))
     events = finish_window.loaded(reader, types_of(read.columns), days, read.finished_within)
     return events.join(accounts.hint("broadcast"), ["day", "account"], "left_semi")
 
@@ -211,7 +213,3 @@ def _reader(
 def types_of(columns: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return the type of each column: string, where none is given."""
     return {name: column.get("type", "string") for name, column in columns.items()}
-
-
-def _of(days: Sequence[str]) -> str:
-    return json.dumps([{"column": "day", "op": "in", "value": list(days)}])

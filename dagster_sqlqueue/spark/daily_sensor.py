@@ -124,7 +124,9 @@ class _DailyWork:
     def days(self, queue: SqlQueue, keys: Sequence[str], late: Sequence[str]) -> list[DueDay]:
         """Return the days with something to do."""
         rows = queue.database.run("due_days", {**self._parameters(keys), "cap": _CAP, "late": list(late)})
-        return [DueDay(*row) for row in rows]
+        # A text between two days need not be one.
+        partitions = set(keys)
+        return [day for row in rows if (day := DueDay(*row)).day in partitions]
 
     def late(self, context: dg.SensorEvaluationContext, queue: SqlQueue, keys: Sequence[str]) -> list[str]:
         """Return the days of which events ended after they were computed, until they are computed again. It reads what

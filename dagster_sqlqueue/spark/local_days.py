@@ -1,6 +1,10 @@
-"""The day of a job that says when it happened: the one on which that instant lies by the clocks of a time zone."""
+"""The day of a job: the one that a field names, or on which an instant in it lies by the clocks of a time zone.
 
-from collections.abc import Mapping
+The database's functions `day_of` and `local_day` find it, in every statement and in what Spark reads.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -19,6 +23,11 @@ def parameters(clocks: Clocks) -> dict[str, Any]:
 
 NO_EVENTS: Mapping[str, Any] = {"queue": None, "day_path": None, "account_path": None, **parameters(NONE)}
 """Parameters of statements that read the live jobs of a queue of events, if there is none."""
+
+
+def condition(days: Sequence[str]) -> str:
+    """Return the option `where` of a read of the jobs of some days, by their column `day`."""
+    return json.dumps([{"column": "day", "op": "on", "value": list(days)}])
 
 
 def of_column(name: str, column: Mapping[str, Any]) -> Clocks:

@@ -118,7 +118,7 @@ class Reading:
 
     def _slice(self, connection: Connection, share: Share, one: Slice, target: pa.Schema) -> Iterator[pa.RecordBatch]:
         selected = selection(self._asked, self._known, self._options, share.server)
-        conditions = all_of(self._options, self._known, self._pushed, share.server)
+        conditions = all_of(self._options, self._known, self._pushed, share.server, self._server.schema)
         where = " AND ".join([f"({one.condition})", *conditions])
         # The one statement that is composed: every part of it was checked and quoted before.
         sql = f"SELECT {selected} FROM {self._table} WHERE {where} {share.tail}"  # noqa: S608

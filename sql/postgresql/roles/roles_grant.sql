@@ -55,7 +55,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.trim_events(text, timestamp with time zone, uuid, bigint, integer), sqlqueue.refuse_old_snapshot(text),
     sqlqueue.refuse_queue_of_packs(),
     sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(),
-    sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text),
+    sqlqueue.remove_expired_reply_queue(text), sqlqueue.local_day(text, text), sqlqueue.day_of(text),
     sqlqueue.abandon_batch(uuid, text, boolean, boolean), sqlqueue.forget_batch(uuid, boolean),
     sqlqueue.end_leased(uuid[], bigint[], text[], text[], text[], boolean),
     sqlqueue.succeed_leased(uuid[], bigint, boolean), sqlqueue.end_locked(uuid[], text[], text[], text[], text),
@@ -364,8 +364,11 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on drop_staged(uuid): sqlqueue_consumer, sqlqueue_observer
 -- nothing on enqueue_staged(uuid, text, text, bigint, uuid[], bigint): sqlqueue_consumer, sqlqueue_observer
 
--- local_day reads no table: readers of the jobs of a day call it.
-GRANT EXECUTE ON FUNCTION sqlqueue.local_day(text, text) TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- day_of, local_day read no table: readers of the jobs of a day call them.
+GRANT EXECUTE ON FUNCTION
+    sqlqueue.day_of(text), sqlqueue.local_day(text, text)
+    TO sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer;
+-- nothing on day_of(text): sqlqueue_producer
 -- nothing on local_day(text, text): sqlqueue_producer
 
 -- The views about lanes and heads show no payload; job_all shows everything.

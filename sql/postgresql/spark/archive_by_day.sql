@@ -17,22 +17,28 @@ FROM (
         CASE
             WHEN CAST(:day_path AS text[]) IS NULL THEN to_char(a.finished_at AT TIME ZONE :zone, 'YYYY-MM-DD')
             WHEN :zoned THEN sqlqueue.local_day(
-                said.document #>> CAST(:day_path AS text[]),
+                a.day,
                 COALESCE(
                     CAST(:day_zone AS text),
                     (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
-                        ->> (said.document #>> CAST(:zone_path AS text[]))
+                        ->> (a.document #>> CAST(:zone_path AS text[]))
                 )
             )
-            ELSE left(said.document #>> CAST(:day_path AS text[]), 10)
+            ELSE sqlqueue.day_of(a.day)
         END AS day,
         (CASE WHEN :account_in_result THEN a.result ELSE a.payload END) #>> CAST(:account_path AS text[]) AS account
-    FROM sqlqueue.job_archive AS a
-    CROSS JOIN LATERAL (SELECT CASE WHEN :in_result THEN a.result ELSE a.payload END AS document) AS said
-    WHERE a.queue = :queue
-      AND a.state = ANY (CAST(:states AS text[]))
-      AND a.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')
-      AND a.finished_at < COALESCE(CAST(:until_time AS timestamptz), 'infinity')
+    FROM (
+        SELECT
+            j.finished_at, j.payload, j.result, said.document, said.document #>> CAST(:day_path AS text[]) AS day
+        FROM sqlqueue.job_archive AS j
+        CROSS JOIN LATERAL (SELECT CASE WHEN :in_result THEN j.result ELSE j.payload END AS document) AS said
+        WHERE j.queue = :queue
+          AND j.state = ANY (CAST(:states AS text[]))
+          AND j.finished_at >= COALESCE(CAST(:from_time AS timestamptz), '-infinity')
+          AND j.finished_at < COALESCE(CAST(:until_time AS timestamptz), 'infinity')
+        -- The text of the day is taken out of the document once, however often the day is computed from it.
+        OFFSET 0
+    ) AS a
 ) AS found
 WHERE found.day = ANY (CAST(:days AS text[]))
   AND (

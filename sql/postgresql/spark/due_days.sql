@@ -39,26 +39,28 @@ WITH due AS MATERIALIZED (
     SELECT
         CASE
             WHEN :zoned THEN sqlqueue.local_day(
-                j.payload #>> CAST(:day_path AS text[]),
+                j.day,
                 COALESCE(
                     CAST(:day_zone AS text),
                     (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
                         ->> (j.payload #>> CAST(:zone_path AS text[]))
                 )
             )
-            ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+            ELSE sqlqueue.day_of(j.day)
         END AS day, j.payload #>> CAST(:account_path AS text[]) AS account
     FROM (
-        SELECT open.payload
+        SELECT open.payload, open.day
         FROM (
-            SELECT i.payload
+            SELECT i.payload, i.payload #>> CAST(:day_path AS text[]) AS day
             FROM sqlqueue.job AS i
             WHERE i.queue = :events AND (SELECT count(*) FROM due) > 0
             ORDER BY i.bucket
             LIMIT :cap
         ) AS open
         UNION ALL
-        SELECT p.payload FROM sqlqueue.packed_job AS p WHERE p.queue = :events AND (SELECT count(*) FROM due) > 0
+        SELECT p.payload, p.payload #>> CAST(:day_path AS text[])
+        FROM sqlqueue.packed_job AS p
+        WHERE p.queue = :events AND (SELECT count(*) FROM due) > 0
         LIMIT :cap
     ) AS j
 ), unfinished AS MATERIALIZED (

@@ -17,25 +17,29 @@ WITH fresh AS MATERIALIZED (
         SELECT
             CASE
                 WHEN :zoned THEN sqlqueue.local_day(
-                    a.payload #>> CAST(:day_path AS text[]),
+                    a.day,
                     COALESCE(
                         CAST(:day_zone AS text),
                         (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
                             ->> (a.payload #>> CAST(:zone_path AS text[]))
                     )
                 )
-                ELSE left(a.payload #>> CAST(:day_path AS text[]), 10)
+                ELSE sqlqueue.day_of(a.day)
             END AS day,
             a.payload #>> CAST(:account_path AS text[]) AS account
-        FROM sqlqueue.job_archive AS a
-        WHERE a.queue || '' = :events
-          AND CAST(CAST(a.ended_in AS text) AS bigint)
-              >= CAST(CAST(pg_snapshot_xmin(CAST(:after AS pg_snapshot)) AS text) AS bigint)
-          AND CAST(CAST(a.ended_in AS text) AS bigint)
-              < CAST(CAST(pg_snapshot_xmax(CAST(:until AS pg_snapshot)) AS text) AS bigint)
-          AND pg_visible_in_snapshot(a.ended_in, CAST(:until AS pg_snapshot))
-          AND NOT pg_visible_in_snapshot(a.ended_in, CAST(:after AS pg_snapshot))
-          AND a.state = ANY (CAST(:states AS text[]))
+        FROM (
+            SELECT j.payload, j.payload #>> CAST(:day_path AS text[]) AS day
+            FROM sqlqueue.job_archive AS j
+            WHERE j.queue || '' = :events
+              AND CAST(CAST(j.ended_in AS text) AS bigint)
+                  >= CAST(CAST(pg_snapshot_xmin(CAST(:after AS pg_snapshot)) AS text) AS bigint)
+              AND CAST(CAST(j.ended_in AS text) AS bigint)
+                  < CAST(CAST(pg_snapshot_xmax(CAST(:until AS pg_snapshot)) AS text) AS bigint)
+              AND pg_visible_in_snapshot(j.ended_in, CAST(:until AS pg_snapshot))
+              AND NOT pg_visible_in_snapshot(j.ended_in, CAST(:after AS pg_snapshot))
+              AND j.state = ANY (CAST(:states AS text[]))
+            OFFSET 0
+        ) AS a
     ) AS ended
     WHERE ended.day BETWEEN :earliest AND :latest
     GROUP BY ended.day, ended.account

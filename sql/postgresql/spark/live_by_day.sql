@@ -7,41 +7,40 @@
 -- Plan: every live job of the queue, bucket by bucket through the claim index, and those in packs of large batches: by
 --   the queue alone, the planner would read the whole table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
-SELECT live.day, count(*) AS jobs
-FROM (
-    SELECT of_bucket.day
+WITH there AS (
+    SELECT j.payload, j.day
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
-        SELECT CASE
+        SELECT i.payload, i.payload #>> CAST(:day_path AS text[]) AS day
+        FROM sqlqueue.job AS i
+        WHERE i.queue = :queue AND i.bucket = b.bucket
+        OFFSET 0
+    ) AS j
+    WHERE b.queue = :queue
+    UNION ALL
+    (
+        SELECT p.payload, p.payload #>> CAST(:day_path AS text[])
+        FROM sqlqueue.packed_job AS p
+        WHERE p.queue = :queue
+        OFFSET 0
+    )
+)
+SELECT live.day, count(*) AS jobs
+FROM (
+    SELECT
+        CASE
             WHEN :zoned THEN sqlqueue.local_day(
-                j.payload #>> CAST(:day_path AS text[]),
+                j.day,
                 COALESCE(
                     CAST(:day_zone AS text),
                     (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
                         ->> (j.payload #>> CAST(:zone_path AS text[]))
                 )
             )
-            ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+            ELSE sqlqueue.day_of(j.day)
         END AS day
-        FROM sqlqueue.job AS j
-        WHERE j.queue = :queue AND j.bucket = b.bucket
-        OFFSET 0
-    ) AS of_bucket
-    WHERE b.queue = :queue
-    UNION ALL
-    SELECT CASE
-        WHEN :zoned THEN sqlqueue.local_day(
-            p.payload #>> CAST(:day_path AS text[]),
-            COALESCE(
-                CAST(:day_zone AS text),
-                (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
-                    ->> (p.payload #>> CAST(:zone_path AS text[]))
-            )
-        )
-        ELSE left(p.payload #>> CAST(:day_path AS text[]), 10)
-    END
-    FROM sqlqueue.packed_job AS p
-    WHERE p.queue = :queue
+    FROM there AS j
+    OFFSET 0
 ) AS live
 WHERE live.day = ANY (CAST(:days AS text[]))
 GROUP BY live.day

@@ -9,28 +9,36 @@
 --   the queue alone, the planner would read the whole table, however few of its jobs are that queue's.
 -- Roles: consumer, operator, observer.
 WITH there AS (
-    SELECT j.payload
+    SELECT j.payload, j.day
     FROM sqlqueue.live_bucket AS b
     CROSS JOIN LATERAL (
-        SELECT i.payload FROM sqlqueue.job AS i WHERE i.queue = :queue AND i.bucket = b.bucket OFFSET 0
+        SELECT i.payload, i.payload #>> CAST(:day_path AS text[]) AS day
+        FROM sqlqueue.job AS i
+        WHERE i.queue = :queue AND i.bucket = b.bucket
+        OFFSET 0
     ) AS j
     WHERE b.queue = :queue
     UNION ALL
-    SELECT p.payload FROM sqlqueue.packed_job AS p WHERE p.queue = :queue
+    (
+        SELECT p.payload, p.payload #>> CAST(:day_path AS text[])
+        FROM sqlqueue.packed_job AS p
+        WHERE p.queue = :queue
+        OFFSET 0
+    )
 )
 SELECT live.day, live.account, count(*) AS jobs
 FROM (
     SELECT
         CASE
             WHEN :zoned THEN sqlqueue.local_day(
-                j.payload #>> CAST(:day_path AS text[]),
+                j.day,
                 COALESCE(
                     CAST(:day_zone AS text),
                     (SELECT jsonb_object_agg(z.name, z.name) FROM pg_timezone_names AS z)
                         ->> (j.payload #>> CAST(:zone_path AS text[]))
                 )
             )
-            ELSE left(j.payload #>> CAST(:day_path AS text[]), 10)
+            ELSE sqlqueue.day_of(j.day)
         END AS day,
         j.payload #>> CAST(:account_path AS text[]) AS account
     FROM there AS j

@@ -221,6 +221,18 @@ REVOKE ALL ON FUNCTION
     sqlqueue.drop_staged(uuid), sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint)
 FROM PUBLIC;
 
+-- Return the day, as 2013-01-31, that a text names: an ISO date, alone or with an ISO time after it; null where anything else
+-- follows its first ten characters. Whether these are a date is not checked: compare the day with dates. A time and its
+-- offset do not change the day. One expression, so that it is inlined into the statement that uses it.
+CREATE FUNCTION sqlqueue.day_of(named text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE
+        WHEN length(named) = 10
+            OR substr(named, 11) ~ '^[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,9})?)?( ?([zZ]|[-+](0[0-9]|1[0-4])(:?[0-5][0-9])?))?$'
+        THEN left(named, 10)
+    END
+$$;
+
 -- Return the day, as 2013-01-31, on which an instant lies by the clocks of a time zone; null where the text is no instant.
 -- An instant is an ISO date and time, in UTC if it has no offset. It never fails, except for an unknown zone, and so can be
 -- used in a condition. One expression, so that it is inlined into the statement that uses it.
