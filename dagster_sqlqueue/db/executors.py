@@ -62,12 +62,19 @@ class Transaction:
         self._lent = False
         self._session: OwnSession | None = None
 
+    @property
+    def copies(self) -> bool:
+        """Whether rows packed in UTF-8 can be sent by COPY."""
+        return _sends_utf8(self.connection)
+
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
         try:
             return execute(self.connection, statements.load(name, self._database.schema), parameters)
         except psycopg.ProgrammingError as error:
             raise self._database.errors.explained(error, name, connection=self.connection) from None
+        except UnicodeEncodeError as error:
+            raise _unsendable(error, self.connection) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
@@ -177,6 +184,11 @@ class SqlAlchemyExecutor:
         self._connection = connection
         self._database = database
 
+    @property
+    def copies(self) -> bool:
+        """Whether rows packed in UTF-8 can be sent by COPY."""
+        return not self._connection.dialect.is_async and _sends_utf8(self._driver)
+
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the caller's transaction."""
         try:
@@ -190,6 +202,8 @@ class SqlAlchemyExecutor:
                 return odd_values.rows(result.cursor, result.cursor.pgresult)
         except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
             raise self._database.errors.explained(error, name, connection=self._driver) from None
+        except UnicodeEncodeError as error:
+            raise _unsendable(error, self._connection.connection.driver_connection) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
@@ -234,8 +248,8 @@ class AsyncTransaction:
 
     @property
     def copies(self) -> bool:
-        """Whether COPY can be used: only outside of a pipeline."""
-        return self._connection.pgconn.pipeline_status == PipelineStatus.OFF
+        """Whether rows packed in UTF-8 can be sent by COPY: not inside of a pipeline."""
+        return self._connection.pgconn.pipeline_status == PipelineStatus.OFF and _sends_utf8(self._connection)
 
     async def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
@@ -254,6 +268,8 @@ class AsyncTransaction:
                     return []
         except psycopg.ProgrammingError as error:
             raise self._database.errors.explained(error, name, connection=self._connection) from None
+        except UnicodeEncodeError as error:
+            raise _unsendable(error, self._connection) from None
 
     async def copy(self, name: str, blocks: Iterable[bytes]) -> None:
         """Run the COPY of the SQL file `name`, and send it rows in binary format."""
@@ -312,6 +328,19 @@ def check_connection(connection: object, awaited: str | None = None) -> None:
         raise InvalidInput(f"connection is an AsyncConnection; {instead}")
     if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise InvalidInput("connection is in pipeline mode, where answers come late; call this outside of the pipeline")
+
+
+def _sends_utf8(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+    return connection.info.encoding == "utf-8"
+
+
+def _unsendable(error: UnicodeEncodeError, connection: Any) -> InvalidInput:
+    """Return the error for a text that the caller's connection cannot send in its encoding."""
+    found = error.object[error.start : error.end][:1]
+    return InvalidInput(
+        f"a text holds the character {found!r}, which the connection cannot send: its client_encoding is"
+        f" {connection.info.parameter_status('client_encoding')}; connect with client_encoding=UTF8"
+    )
 
 
 def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:

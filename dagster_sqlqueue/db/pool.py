@@ -1,7 +1,7 @@
 """The pool of connections to one database, and the statements that run on one of them in autocommit.
 
-Every connection is READ COMMITTED, in UTC, and has an application name. Planner settings are set per session, or per
-transaction behind a pooler (see `session_settings`).
+Every connection is READ COMMITTED, in UTC and UTF-8, and has an application name. Planner settings are set per session, or
+per transaction behind a pooler (see `session_settings`).
 """
 
 import time
@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 _IDLE_SINCE = "idle_since"
 _KEEPALIVES = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_ENCODING = {"client_encoding": "UTF8"}
+"""Goes before those of URL, environment, role and database: rows are packed in it for COPY, and any text can be sent."""
 _TRUSTED_SECONDS = 0.5
 """Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
 
@@ -62,8 +64,8 @@ def retried(work: Callable[..., T], *arguments: object) -> T:
 class Pool:
     """Pool of connections to one schema of one database.
 
-    The connections are in autocommit and in UTC. Their statements use generic plans, by index. The first connection is
-    opened for the first statement.
+    The connections are in autocommit, in UTC and in UTF-8. Their statements use generic plans, by index. The first
+    connection is opened for the first statement.
 
     Args:
         url: see `parse_url`.
@@ -116,7 +118,7 @@ class Pool:
             "statement_timeout": statement_timeout,
         }
         self.errors = ErrorTranslation(self.where, schema, self._url.username or "", pool_size)
-        self._options = {**driver_options(self._url), "connect_timeout": connect_timeout, **_KEEPALIVES}
+        self._options = {**driver_options(self._url), "connect_timeout": connect_timeout, **_KEEPALIVES, **_ENCODING}
         if not self.shared:
             # A pooler would leave the name in the session, where it would apply to clients that set none.
             self._options["application_name"] = application_name[:63]

@@ -37,6 +37,11 @@ Steps: TypeAlias = Generator[Request, Sequence[Row], T]
 class CopyExecutor(Executor, Protocol):
     """Executor inside a transaction."""
 
+    @property
+    def copies(self) -> bool:
+        """Whether `copying` can be used."""
+        ...
+
     def copying(self, name: str) -> AbstractContextManager[Send]:
         """Run the COPY of the SQL file `name`, and provide a function that sends it rows in binary format, in the block."""
         ...

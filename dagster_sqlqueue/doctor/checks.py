@@ -28,6 +28,7 @@ def examine(database: Database, specs: Sequence[QueueSpec[Any]] = ()) -> Iterato
     yield pooler_checks.pooler(database)
     for check in (
         server_checks.version,
+        server_checks.encoding,
         server_checks.isolation,
         server_checks.durability,
         server_checks.clock,

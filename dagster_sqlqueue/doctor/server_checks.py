@@ -46,6 +46,7 @@ class Server:
     max_connections: int
     sees_all: bool
     xid_age: int
+    encoding: str
     asked_at: float
     answered_at: float
 
@@ -60,6 +61,14 @@ def version(server: Server) -> Check:
     if server.version_number < _OLDEST_TRIED:
         return Check("server", Verdict.WARN, found, "move to PostgreSQL 15 or newer: older ones were not tried")
     return Check("server", Verdict.OK, found)
+
+
+def encoding(server: Server) -> Check:
+    """Check whether the database can store every text."""
+    if server.encoding != "UTF8":
+        cure = "move to a database made with: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        return Check("encoding", Verdict.FAIL, f"{server.encoding}, which cannot hold every text of a payload", cure)
+    return Check("encoding", Verdict.OK, server.encoding)
 
 
 def isolation(server: Server) -> Check:

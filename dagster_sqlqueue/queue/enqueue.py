@@ -33,15 +33,13 @@ class _Stream:
 
     Args:
         executor: a transaction.
-        packer: of the queue.
-        possible: whether a COPY may wait for what comes next. Not where a statement may take only so long, nor where the
-            connection is needed meanwhile.
+        packer: of the queue; None where no COPY may wait for what comes next: where the connection takes none or is needed
+            meanwhile, or a statement may take only so long.
     """
 
-    def __init__(self, executor: CopyExecutor, packer: Packer, *, possible: bool) -> None:
+    def __init__(self, executor: CopyExecutor, packer: Packer | None) -> None:
         self._executor = executor
         self._packer = packer
-        self._possible = possible
         self._until_closed = contextlib.ExitStack()
         self._send: Send | None = None
 
@@ -60,7 +58,7 @@ class _Stream:
 
     def take(self, chunk: Sequence[NewRow | PlainRow]) -> bool:
         """Send a chunk, if it is one for a COPY; returns whether it is."""
-        if not (self._possible and insert.copyable(chunk, joining=self.open)):
+        if self._packer is None or not insert.copyable(chunk, joining=self.open):
             return False
         if self._send is None:
             self._send = self._until_closed.enter_context(self._executor.copying(insert.COPY))
@@ -149,7 +147,8 @@ class EnqueueVerbs(Verbs):
     ) -> Enqueued:
         """Enqueue many jobs, in one transaction: all of them or, if it fails, none.
 
-        Many plain jobs go in by COPY, one for all that follow each other; those that have an id of the producer's, a unique
+        Many plain jobs go in by COPY, one for all that follow each other, unless the client_encoding of the connection is
+        not UTF8; those that have an id of the producer's, a unique
         key or an ordering key go in by arrays, which can leave duplicates out and number the jobs of a key. Those with an
         id of the producer's that were enqueued before are left out, also if they have ended: that is a read of the archive
         for each.
@@ -197,10 +196,10 @@ class EnqueueVerbs(Verbs):
             terms = self._drive(insert.terms(spec.name), executor, spec.name)
             taken = PlainJobChunks(spec, terms, on_bad_row)
             counts: Counter[str] = Counter()
-            packer = Packer(spec.name, terms)
+            packer = Packer(spec.name, terms) if executor.copies else None
             with (
                 self._in_words(spec.name),
-                _Stream(executor, packer, possible=streaming and not terms.timed) as stream,
+                _Stream(executor, packer if streaming and not terms.timed else None) as stream,
             ):
 
                 def put(rows: list[NewRow | PlainRow]) -> None:

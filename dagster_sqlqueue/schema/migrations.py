@@ -56,8 +56,8 @@ def migrate(database: Database, waits: LockWaits | None = None) -> list[Migratio
         The migrations that this call applied.
 
     Raises:
-        InvalidInput: the schema, or the one of its SQL functions, is in use for something else, or the connection is a
-            pooler's in transaction mode; nothing was made.
+        InvalidInput: the schema, or the one of its SQL functions, is in use for something else, the encoding of the database
+            is not UTF8, or the connection is a pooler's in transaction mode; nothing was made.
         SchemaTooNew: the schema does not serve this library any more.
         SchemaBusy: others held locks for too long; what was applied before is kept, and the next call goes on from there.
         AccessRefused: the user does not own the schema, or may not make it.
@@ -85,6 +85,7 @@ def pending(database: Database) -> list[Migration]:
         InvalidInput, SchemaTooNew: as `migrate`.
     """
     with database.connection() as connection:
+        _refuse_encoding(connection, database)
         _refuse_strangers(connection, database)
     try:
         applied = _applied(database)
@@ -107,6 +108,7 @@ def _apply_together(database: Database, waits: LockWaits) -> tuple[list[Migratio
         connection.transaction(),
     ):
         _refuse_pooler(database)
+        _refuse_encoding(connection, database)
         at = Transaction(connection, database)
         with waits.watched(database, pid=waits.begin(at)):
             at.run("migration_lock", {"schema": database.schema})
@@ -273,6 +275,16 @@ def _refuse_strangers(connection: "psycopg.Connection[Any]", database: Database)
         raise InvalidInput(
             f"schema {database.schema!r} of {database.where} is not usable: it holds {held}, and not the queue's tables,"
             " which want a schema of their own; choose a name that is free (--schema, SQLQUEUE_SCHEMA), and migrate makes it"
+        )
+
+
+def _refuse_encoding(connection: "psycopg.Connection[Any]", database: Database) -> None:
+    """Make no tables in a database that cannot store every text."""
+    found = connection.info.parameter_status("server_encoding")
+    if found != "UTF8":
+        raise InvalidInput(
+            f"the database {database.where} is not usable: its encoding is {found}, which cannot hold every text of a"
+            " payload; make one with: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
         )
 
 

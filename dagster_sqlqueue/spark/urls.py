@@ -23,6 +23,7 @@ def libpq(url: str) -> str:
     # SQLAlchemy's own reading: host=a:1&host=b:2 are several hosts, each with its port.
     _, named = parsed.get_dialect()().create_connect_args(parsed)
     settings = {"connect_timeout": "10", "application_name": APPLICATION, **named}
+    settings["client_encoding"] = "UTF8"
     listed = {name: ",".join(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     return make_conninfo(**{name: str(value) for name, value in listed.items()})
 

@@ -19,4 +19,5 @@ SELECT
     CAST(current_setting('max_connections') AS integer)
     - CAST(current_setting('superuser_reserved_connections') AS integer) AS max_connections,
     pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
-    (SELECT age(d.datfrozenxid) FROM pg_database AS d WHERE d.datname = current_database()) AS xid_age
+    (SELECT age(d.datfrozenxid) FROM pg_database AS d WHERE d.datname = current_database()) AS xid_age,
+    current_setting('server_encoding') AS encoding
