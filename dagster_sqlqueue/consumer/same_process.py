@@ -14,6 +14,8 @@ import time
 import weakref
 from collections.abc import Iterator, Sized
 
+from dagster_sqlqueue.errors import InvalidInput
+
 
 class _Members:
     """The consumers of this process, and the one of them whose turn it is."""
@@ -49,12 +51,22 @@ class Member:
         self.known: Sized = _members.threads
         self.has_turn = False
         self._waits_since = self._asked_at = -math.inf
+        self._process = os.getpid()
         with _members.lock:
             _members.threads[self] = threading.get_ident()
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """The consumer works in this thread while the block runs."""
+        """The consumer works in this thread while the block runs.
+
+        Raises:
+            InvalidInput: it was made before this process was forked.
+        """
+        if (here := os.getpid()) != self._process:
+            raise InvalidInput(
+                f"the consumer was made by process {self._process}, and this is process {here}, forked from it: both would"
+                " claim under one name; make the consumer in the process that runs it"
+            )
         with _members.lock:
             _members.threads[self] = threading.get_ident()
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import sqlalchemy as sa
 
-from dagster_sqlqueue.db import statements
+from dagster_sqlqueue.db import forks, statements
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import DatabaseUnavailable
 
@@ -39,6 +39,10 @@ class Listener:
         self._notes: list[psycopg.Notify] = []
         self._try_again_at = 0.0
         self._reported = False
+        self._open_wakes()
+        forks.begin_anew_in_child(self)
+
+    def _open_wakes(self) -> None:
         self._wake_sender, self._wake_receiver = socket.socketpair()
         self._wake_sender.setblocking(False)
         self._wake_receiver.setblocking(False)
@@ -53,6 +57,14 @@ class Listener:
         self._drop()
         self._wake_sender.close()
         self._wake_receiver.close()
+
+    def begin_anew(self) -> None:
+        """Leave the connection to the parent, in a forked process; `connect` opens another one."""
+        self._connection, self._notes, self._try_again_at = None, [], 0.0
+        if self._wake_sender.fileno() >= 0:
+            self._wake_sender.close()
+            self._wake_receiver.close()
+            self._open_wakes()
 
     def wake(self) -> None:
         """End the current call of `heard`, or else the next one. May be called from any thread."""

@@ -14,7 +14,7 @@ import tenacity
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import driver_errors, odd_values, session_settings, statements, uuid_arrays
+from dagster_sqlqueue.db import driver_errors, forks, odd_values, session_settings, statements, uuid_arrays
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schema
 from dagster_sqlqueue.db.session_settings import Pooler
@@ -65,7 +65,7 @@ class Pool:
     """Pool of connections to one schema of one database.
 
     The connections are in autocommit, in UTC and in UTF-8. Their statements use generic plans, by index. The first
-    connection is opened for the first statement.
+    connection is opened for the first statement. A forked process opens its own, and finds those of its parent lost.
 
     Args:
         url: see `parse_url`.
@@ -132,6 +132,7 @@ class Pool:
             timeout=connect_timeout,
             reset_on_return=None,
         )
+        forks.begin_anew_in_child(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.where!r}, schema={self.schema!r})"
@@ -152,6 +153,10 @@ class Pool:
     def close(self) -> None:
         """Close the idle connections. It can be used again; those in use do not come back to it."""
         self.connections.dispose()
+        self.connections = self.connections.recreate()
+
+    def begin_anew(self) -> None:
+        """Leave the connections to the parent, in a forked process: the next statement opens one."""
         self.connections = self.connections.recreate()
 
     def run(self, name: str, parameters: "Parameters") -> "Sequence[Row]":
@@ -261,6 +266,7 @@ class Pool:
 
     def _connect(self) -> "psycopg.Connection[Any]":
         driver = psycopg.connect(**self._options, autocommit=True)
+        forks.cut_off_in_child(driver)
         try:
             self._prepare(driver)
         except BaseException:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from uuid import UUID
 
+from dagster_sqlqueue.db import forks
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.listener import RECONNECT_SECONDS, Listener
 
@@ -31,12 +32,17 @@ class JobEndListener:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._idle_since = 0.0
+        self._closing = False
+        self.begin_anew()
+        forks.begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have no waits, thread and connection, as in a forked process: those of its parent are not there."""
         self._lock = threading.Lock()
         self._watches: defaultdict[UUID, list[Callable[[], None]]] = defaultdict(list)
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
-        self._idle_since = 0.0
-        self._closing = False
 
     @property
     def listening(self) -> bool:
@@ -61,7 +67,9 @@ class JobEndListener:
         finally:
             with self._lock:
                 for id in ids:
-                    self._watches[id].remove(wake)
+                    # A process that was forked in the block has none.
+                    with contextlib.suppress(ValueError):
+                        self._watches[id].remove(wake)
                     if not self._watches[id]:
                         del self._watches[id]
                 self._idle_since = time.monotonic()
