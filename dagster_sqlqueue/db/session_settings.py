@@ -38,6 +38,9 @@ _PLANS: Final = {
     "jit": "off",
 }
 
+_INPUT: Final = "array_nulls = on"
+"""The driver sends an array without values as text, whose NULLs would else be words."""
+
 _OURS: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _PLANS.items())
 OF_TRANSACTION: Final = _OURS.encode()
 """Statements that set the planner settings of the library, until the transaction ends."""
@@ -66,7 +69,7 @@ class Settings:
 
     def __init__(self, application_name: str, statement_timeout: int | None) -> None:
         timeout = [] if statement_timeout is None else [f"statement_timeout = {statement_timeout}"]
-        own = ["TimeZone = 'UTC'", *timeout, *(f"{name} = {value}" for name, value in _PLANS.items())]
+        own = ["TimeZone = 'UTC'", _INPUT, *timeout, *(f"{name} = {value}" for name, value in _PLANS.items())]
         isolation = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
         self.begin = _BEGIN
         self.of_session = "; ".join([isolation, *(f"SET {one}" for one in own)]).encode()

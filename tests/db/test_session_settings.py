@@ -6,13 +6,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Consumer, Done, Job, Mode, QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue import Consumer, Done, Job, Mode, NewJob, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.queue import Enqueued
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
-from tests.support import Work, claim, rows, states
+from tests.support import Work, caller, claim, rows, states, value
 from tests.support.pooler import pooler
 
 OURS = ["force_generic_plan", "off", "off"]
@@ -117,6 +118,20 @@ def test_nothing_is_prepared_behind_a_pooler(pooled: SqlQueue, spec: QueueSpec[W
             Endings.of([Ending(job, ArchiveState.SUCCEEDED)]), ClaimRequest("work", limit=1, worker="w")
         )
     assert rows(pooled, "SELECT statement FROM pg_prepared_statements") == []
+
+
+def test_a_null_in_an_array_is_no_word(either: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    with caller(url, autocommit=True) as admin:
+        admin.execute("ALTER ROLE CURRENT_USER SET array_nulls = off")
+        try:
+            with SqlQueue(either.database.url, schema=either.database.schema) as other:
+                jobs = [NewJob(Work(n=n), max_attempts=3) for n in range(3)]
+                assert other.enqueue_many(spec, jobs) == Enqueued(3, 0)
+                other.enqueue_many(spec, [Work(n=3), Work(n=4)])
+        finally:
+            admin.execute("ALTER ROLE CURRENT_USER RESET array_nulls")
+    assert rows(either, "SELECT DISTINCT unique_key, ordering_key FROM {s}.job") == [(None, None)]
+    assert value(either, "SELECT count(*) FROM {s}.job") == 5
 
 
 @pytest.mark.parametrize("mode", list(Mode))

@@ -3,7 +3,7 @@
 --
 -- Times are in UTC. Plans are made once and kept: with a long backlog the server estimates a new plan for each claim as
 -- cheaper, which costs a fifth of a claim's time. They use indexes, like the plans that a session keeps from when the queue
--- was almost empty. No time is spent on compiling them.
+-- was almost empty. No time is spent on compiling them. NULL in the text of an array is no word.
 --
 -- Parameters: application_name text; timeout text (of each statement, in milliseconds; null: the server's own).
 --   Returns: one row. Locks: none.
@@ -11,6 +11,7 @@
 SELECT
     set_config('application_name', CAST(:application_name AS text), true),
     set_config('TimeZone', 'UTC', true),
+    set_config('array_nulls', 'on', true),
     set_config('statement_timeout', COALESCE(CAST(:timeout AS text), current_setting('statement_timeout')), true),
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('enable_seqscan', 'off', true),
