@@ -85,8 +85,8 @@ def check_sql(
         whole: whether these are all columns of the results; otherwise the results may have others.
 
     Raises:
-        InvalidInput: a column has no SQL counterpart, or a name that no column of a table can have, or is there twice; the key
-            is not among them; or the table lacks a column, needs another one, or has one of another type.
+        InvalidInput: a column has no SQL counterpart, or a name that no column of a table can have, or is there twice; the
+            key is not among them; or the table lacks a column, needs another one, or has one of another type.
         OutputNotWritable: the user may not write to it, may not replace rows of it, or may not make it.
     """
     if twice := {name for name in columns.names if columns.names.count(name) > 1}:

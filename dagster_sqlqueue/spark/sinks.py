@@ -18,7 +18,7 @@ from psycopg import sql
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.pool import execute
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
-from dagster_sqlqueue.spark.result_values import rows_of
+from dagster_sqlqueue.spark.result_values import copy_rows, values_of
 
 with contextlib.suppress(ImportError):  # Windows, where a directory in use cannot be moved away anyway
     import fcntl
@@ -134,7 +134,7 @@ def check(rows: pa.Table, key: Sequence[str], days: Sequence[date]) -> None:
         )
     check_columns(rows.schema, key)
     seen = set()
-    for values in zip(*(rows.column(name).to_pylist() for name in key), strict=True):
+    for values in zip(*(values_of(rows, name) for name in key), strict=True):
         where = ", ".join(f"{name} {value}" for name, value in zip(key, values, strict=True))
         if None in values:
             raise InvalidInput(f"the result has a row with {where}; neither of them may be missing")
@@ -158,8 +158,8 @@ def replace_days(
     The table is made from the rows' columns, with `key` as primary key, if it is not there.
 
     Raises:
-        InvalidInput: a column type without a SQL counterpart, an unusable table name, or a table that does not take the
-            rows.
+        InvalidInput: a column type without a SQL counterpart, an unusable table name, a value that cannot be written, or a
+            table that does not take the rows.
     """
     with taking(table):
         prepare_table(connection, table, rows.schema, key, (day_column, days))
@@ -230,8 +230,7 @@ def _copy(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table) -> 
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(table_identifier(table), names)) as copy,
     ):
-        for row in rows_of(rows):
-            copy.write_row(row)
+        copy_rows(copy, rows)
 
 
 def stage(rows: pa.Table, staged: Path, day_column: str, days: Sequence[date]) -> None:

@@ -25,7 +25,7 @@ from dagster_sqlqueue.db.pool import execute
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import sinks
-from dagster_sqlqueue.spark.result_values import rows_of
+from dagster_sqlqueue.spark.result_values import copy_rows
 from dagster_sqlqueue.spark.target_table import Target
 from dagster_sqlqueue.spark.task_errors import task_errors_restored
 from dagster_sqlqueue.spark.urls import libpq
@@ -224,9 +224,8 @@ class _Copy:
             connection.execute("SET TIME ZONE 'UTC'")
             with connection.cursor() as cursor, cursor.copy(self.statement.encode()) as copy:
                 for batch in batches:
+                    copy_rows(copy, batch, marks=(task, attempt), first=count, partition=task)
                     count += batch.num_rows
-                    for row in rows_of(batch):
-                        copy.write_row((*row, task, attempt))
         yield pa.RecordBatch.from_pydict({"task": [task], "attempt": [attempt], "count": [count]})
 
     @contextlib.contextmanager

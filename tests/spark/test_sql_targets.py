@@ -101,6 +101,31 @@ def test_a_value_that_a_column_does_not_take_is_refused_whoever_writes_it(
     assert rows(queue, "SELECT * FROM {s}.whole") == left_behind(queue, output) == endings(queue) == []
 
 
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ("DATE'10000-01-01'", "'10000-01-01': date value out of range"),
+        ("TIMESTAMP'12000-01-01 00:00:00Z'", "'12000-01-01.*Z': "),
+        ("CAST(unhex('FF41') AS string)", r"b'\\xffA': 'utf-8' codec can't decode"),
+        ("'a\\u0000b'", r"'a\\x00b': PostgreSQL text fields cannot contain NUL"),
+    ],
+    ids=["date", "moment", "utf-8", "nul"],
+)
+def test_a_value_that_cannot_be_written_is_named_with_its_row(
+    queue: SqlQueue, session: SparkSession, output: Path, odd: str, said: str
+) -> None:
+    prepare(queue)
+    frame = session.range(4, numPartitions=1).selectExpr("id", f"CASE WHEN id = 2 THEN {odd} END AS odd")
+    for by_tasks, where in ((False, "row 2"), (True, "partition 0, row 2")):
+        with (
+            pytest.raises(InvalidInput, match=f"column 'odd' of the result cannot be written: {where}, has {said}"),
+            consume(queue, session, SALES, key="k") as work,
+        ):
+            work.write_sql(frame, table(queue, "odd"), by_tasks=by_tasks)
+    assert rows(queue, "SELECT to_regclass('{s}.odd')") == [(None,)]
+    assert left_behind(queue, output) == endings(queue) == []
+
+
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize(
     ("first", "second"),
