@@ -10,7 +10,18 @@ from uuid import UUID
 
 import pyarrow as pa
 import pydantic
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
 from dagster_sqlqueue.model.job import NewJob
@@ -83,6 +94,8 @@ class JobRows:
                 )
             elif (found := kind.simpleString()) not in _OWN[name]:
                 raise InvalidInput(f"column {name!r} is of the type {found}; it must be {' or '.join(_OWN[name])}")
+        # Whether a model has to be asked in which way it reads bytes.
+        self._binary = any(isinstance(part, BinaryType) for kind in types.values() for part in _within(kind))
         self._own = [name for name in types if name in _OWN and name not in (self._parts or ())]
 
     def jobs(self, batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Job]:
@@ -118,7 +131,7 @@ class JobRows:
         if "tags" in given and None in given["tags"]:
             raise InvalidInput(f"row {row}: tags holds a NULL; a tag is a text")
         value = values["payload"] if self._parts is None else {name: values[name] for name in self._parts}
-        if self._model is not None and isinstance(value, dict):
+        if self._model is not None and self._binary and isinstance(value, dict):
             try:
                 value = as_texts(value, spec.payload)
             except NoText as error:
@@ -174,11 +187,26 @@ def _check_payload(kind: DataType) -> None:
 
 
 def _check_storable(name: str, kind: DataType) -> None:
-    found = kind.simpleString()
-    if "interval" in found or "variant" in found or "map<" in found.replace("map<string,", ""):
-        raise InvalidInput(
-            f"column {name!r} is of the type {found}, which JSON cannot hold; cast it to string or a struct"
-        )
+    never = (VariantType, CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType)
+    for part in _within(kind):
+        if isinstance(part, never) or (isinstance(part, MapType) and not isinstance(part.keyType, StringType)):
+            raise InvalidInput(
+                f"column {name!r} is of the type {kind.simpleString()}, which JSON cannot hold; cast it to string or a"
+                " struct"
+            )
+
+
+def _within(kind: DataType) -> Iterator[DataType]:
+    """Yield a type and those of the values in it."""
+    yield kind
+    match kind:
+        case ArrayType():
+            yield from _within(kind.elementType)
+        case MapType():
+            yield from _within(kind.valueType)
+        case StructType():
+            for field in kind.fields:
+                yield from _within(field.dataType)
 
 
 def _uuid(text: str, row: int) -> UUID:

@@ -1,5 +1,6 @@
 """Rows of a data frame as jobs: which columns they may have, and what becomes of their values, told without Spark."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +18,19 @@ from pydantic import (
     create_model,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.spark.job_rows import JobRows
@@ -127,3 +140,27 @@ def test_binary_that_is_no_text_is_refused_where_a_model_reads_text() -> None:
     ):
         stored(Words, row, schema, None)
     assert stored(None, row, schema, None) == '{"text":"dA==","words":["dw==","/w=="]}'
+
+
+def struct(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+TEXT = StringType()
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [
+        (struct(interval=LongType(), variants=ArrayType(struct(variant=TEXT)), **{"map<": MapType(TEXT, TEXT)}), False),
+        (MapType(TEXT, struct(interval_id=TEXT)), False),
+        (struct(a=DayTimeIntervalType()), True),
+        (struct(a=CalendarIntervalType()), True),
+        (struct(a=ArrayType(VariantType())), True),
+        (MapType(TEXT, YearMonthIntervalType()), True),
+        (struct(a=MapType(LongType(), TEXT)), True),
+    ],
+)
+def test_types_that_json_cannot_hold_are_refused_whatever_fields_are_called(kind: DataType, refused: bool) -> None:
+    with pytest.raises(InvalidInput, match="which JSON cannot hold") if refused else nullcontext():
+        JobRows("work", struct(payload=kind), None)
