@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
@@ -27,7 +28,7 @@ from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.redacted_text import fields
-from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.payload.serialization import MAX_PAYLOAD_BYTES, AnyObject
 from dagster_sqlqueue.payload.versions import KEY, versions_of
 from dagster_sqlqueue.queue import validation
 from dagster_sqlqueue.spark.binary_values import NoText, as_texts, read_from
@@ -50,6 +51,8 @@ _OWN: Mapping[str, tuple[str, ...]] = {
 """The columns that say something about a job beside its payload, and the types they may have."""
 
 _ALL = "*"
+_LONG = re.compile(r"\d{10000}|[eE][-+]?\d{4}")
+"""In a number: with fewer digits, the database holds it."""
 
 Job = tuple[Mapping[str, Any], bool, Sequence[str]]
 
@@ -111,10 +114,13 @@ class JobRows:
         """
         row, spec = 0, self._spec()
         for batch in batches:
-            for values in batch.to_pylist(maps_as_pydicts="strict"):
+            for values in _rows(batch, partition, row):
                 try:
                     job = self._job(spec, values, row)
-                    yield validation.values(spec, job, row), job.id is not None, list(job.tags)
+                    columns = validation.values(spec, job, row)
+                    if self._model is None and self._parts is None and isinstance(text := values["payload"], str):
+                        columns["payload"] = _as_given(text, columns["payload"], row)
+                    yield columns, job.id is not None, list(job.tags)
                 except InvalidInput as error:
                     named = f" (job {job_id})" if "id" in self._own and (job_id := values["id"]) else ""
                     raise type(error)(f"partition {partition}, {error}{named}; nothing was enqueued") from None
@@ -207,6 +213,62 @@ def _within(kind: DataType) -> Iterator[DataType]:
         case StructType():
             for field in kind.fields:
                 yield from _within(field.dataType)
+
+
+def _rows(batch: pa.RecordBatch, partition: int, first: int) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a batch as Python's values.
+
+    Args:
+        batch: the rows.
+        partition: its number, for messages.
+        first: the number of its first row.
+
+    Raises:
+        InvalidInput: Python has no such value: a date or timestamp outside of the years 1 to 9999, or text that is no UTF-8.
+    """
+    try:
+        rows: Sequence[Mapping[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+        return rows
+    except (OverflowError, ValueError) as error:
+        for row in range(batch.num_rows):
+            for name in batch.schema.names:
+                try:
+                    batch.column(name)[row].as_py(maps_as_pydicts="strict")
+                except (OverflowError, ValueError) as found:
+                    why = (
+                        "text that is not UTF-8"
+                        if isinstance(found, UnicodeDecodeError)
+                        else f"a value that cannot be read ({found}): dates and timestamps lie within the years 1 to 9999"
+                    )
+                    raise InvalidInput(
+                        f"partition {partition}, row {first + row}: column {name!r} holds {why}; nothing was enqueued"
+                    ) from None
+        raise InvalidInput(f"partition {partition}: the rows from {first} on cannot be read: {error}") from error
+
+
+def _as_given(text: str, written: str, row: int) -> str:
+    """Return a payload's text, which was checked, as it was given: its numbers may have more digits than Python's.
+
+    Args:
+        text: as given.
+        written: as Python writes what it has read.
+        row: for messages.
+    """
+    size = len(text.encode())
+    if size > MAX_PAYLOAD_BYTES and list(map(Decimal, _numbers(text))) != list(map(Decimal, _numbers(written))):
+        raise InvalidPayload(
+            f"row {row}: the payload has {size:,} bytes, the limit is {MAX_PAYLOAD_BYTES:,}; shorten its numbers"
+        )
+    # Larger for its spaces and escapes alone; or with a number that the database does not have, for Python 0.
+    odd = size > MAX_PAYLOAD_BYTES or (_LONG.search(text) and any(map(_LONG.search, _numbers(text))))
+    return written if odd else text
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of a JSON text that are not whole, as they are written."""
+    found: list[str] = []
+    json.loads(text, parse_float=found.append)
+    return found
 
 
 def _uuid(text: str, row: int) -> UUID:

@@ -1,7 +1,10 @@
 """Rows of a data frame as jobs: which columns they may have, and what becomes of their values, told without Spark."""
 
+import json
+import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, cast
 
 import pyarrow as pa
@@ -32,9 +35,13 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
 from dagster_sqlqueue.spark.job_rows import JobRows
 from dagster_sqlqueue.spark.payload_models import payload_models
+from tests.support import rows
+
+SHARES_A_SCHEMA = True
 
 COLUMNS = StructType([StructField("region", StringType()), StructField("n", StringType())])
 
@@ -164,3 +171,68 @@ TEXT = StringType()
 def test_types_that_json_cannot_hold_are_refused_whatever_fields_are_called(kind: DataType, refused: bool) -> None:
     with pytest.raises(InvalidInput, match="which JSON cannot hold") if refused else nullcontext():
         JobRows("work", struct(payload=kind), None)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            pa.array([0, 3_000_000], pa.int32()).cast(pa.date32()),
+            r"cannot be read \(.*\): dates and timestamps lie within",
+        ),
+        (
+            pa.array([0, 300_000_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            r"cannot be read \(.*\): dates and timestamps lie within the years 1 to 9999",
+        ),
+        (pa.array([b"", b"\xff"]).view(pa.string()), "holds text that is not UTF-8"),
+    ],
+)
+def test_a_value_that_python_does_not_have_is_named_by_its_row(value: pa.Array, said: str) -> None:
+    good = pa.array([0] * 2, pa.int32())
+    batches = [pa.RecordBatch.from_arrays([good, column], ["n", "odd"]) for column in (value.take([0, 0]), value)]
+    made = JobRows("work", from_arrow_schema(batches[0].schema), "*")
+    with pytest.raises(
+        InvalidInput, match=r"^partition 7, row 3: column 'odd' holds .*; nothing was enqueued$"
+    ) as caught:
+        list(made.jobs(batches, 7))
+    assert re.search(said, str(caught.value))
+    inside = pa.RecordBatch.from_arrays([pa.StructArray.from_arrays([good, value], ["n", "odd"])], ["payload"])
+    with pytest.raises(InvalidInput, match=r"^partition 0, row 1: column 'payload' holds"):
+        list(JobRows("work", from_arrow_schema(inside.schema), None).jobs([inside], 0))
+
+
+def test_a_payload_of_text_keeps_the_digits_of_its_numbers() -> None:
+    schema = pa.schema({"payload": pa.string()})
+    text = ' {"n": 1234567890.12345678901234, "m": [0.10]}'
+    assert stored(None, {"payload": text}, schema, None) == text
+    long = f'{{"s": "{"x" * 990_000}", {" " * 20_000}"n": 0.5}}'
+    assert stored(None, {"payload": long}, schema, None) == long.replace(" ", "")
+    with pytest.raises(
+        InvalidPayload, match=r"row 0: the payload has 1,010,0\d\d bytes, the limit is 1,000,000; shorten"
+    ):
+        stored(None, {"payload": long.replace("0.5", "0.1234567890123456789")}, schema, None)
+    tiny = '{"n":[1e-20000,0.%s1],"s":"e1234"}' % ("0" * 20_000)
+    assert stored(None, {"payload": tiny}, schema, None) == '{"n":[0.0,0.0],"s":"e1234"}'
+    words = '{"s": "e1234", "n": 0.1234567890123456789}'
+    assert stored(None, {"payload": words}, schema, None) == words
+    for odd in ('{"n": NaN}', '{"n": 1e999}', '{"s": "\\u0000"}', '{"n": 1,}', "[1.5]"):
+        with pytest.raises(InvalidPayload, match=r"^partition 0, row 0: the payload"):
+            stored(None, {"payload": odd}, schema, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":-0.0,"b":1E+2,"c":-0,"d":0e9999}',
+        f'{{"a":0.{"0" * 9_990}1e-999}}',
+        f'{{"a":1.{"1" * 9_999}}}',
+        f'{{"a":{"9" * 4_000}}}',
+        '{"a":"\\ud83d\\ude00\\/\\b\x7f\u2028","a":2.5}',
+        f'{{"a":{"[" * 150}1.5{"]" * 150}}}',
+        ' \r\n\t{"":1.50}\n',
+    ],
+)
+def test_the_database_takes_a_text_that_was_checked(queue: SqlQueue, text: str) -> None:
+    kept = stored(None, {"payload": text}, pa.schema({"payload": pa.string()}), None)
+    ((found,),) = rows(queue, "SELECT CAST(CAST(%s AS jsonb) AS text)", kept)
+    assert json.loads(found, parse_float=Decimal) == json.loads(text, parse_float=Decimal)

@@ -147,6 +147,16 @@ def test_a_bad_row_fails_the_write_and_nothing_is_enqueued(
     nothing_is_left(queue)
 
 
+def test_numbers_of_a_json_text_keep_their_digits_and_dates_without_a_year_are_named(
+    queue: SqlQueue, spark: SparkSession
+) -> None:
+    write(spark.sql("""SELECT '{"n": 1234567890.12345678901234}' AS payload"""))
+    assert rows(queue, "SELECT payload ->> 'n' FROM {s}.job") == [("1234567890.12345678901234",)]
+    late = spark.sql("SELECT date_add(DATE '9999-12-31', n) AS day FROM (SELECT explode(sequence(0, 1)) AS n)")
+    with pytest.raises(PySparkException, match=r"partition 0, row 1: column 'day' holds .* within the years 1 to 9999"):
+        write(late.coalesce(1), payloadColumns="*")
+
+
 @pytest.mark.parametrize(
     ("query", "options", "message"),
     few(
