@@ -236,6 +236,8 @@ def test_days_of_instants_read_the_zones_once_beside_the_rows(explain: Explainer
         " FROM {s}.job_archive"
     )
     assert not any("local_day" in line for (line,) in explain.run(call, ["at"], ["zone"]))
+    call = "EXPLAIN (VERBOSE) SELECT {s}.day_of(payload #>> CAST(%s AS text[])) FROM {s}.job_archive"
+    assert not any("day_of" in line for (line,) in explain.run(call, ["day"]))
 
 
 def test_a_sensor_stops_looking_at_its_cap(explain: Explainer) -> None:
