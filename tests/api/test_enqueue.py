@@ -280,4 +280,6 @@ def test_a_message_nobody_wants_is_nothing_and_a_bad_one_is_refused(sqlc: Caller
     assert sqlc.rows("SELECT * FROM {v1}.publish('nobody', '{{}}')") == []
     assert "topic '1a' is not usable" in sqlc.refused("SQ003", "SELECT * FROM {v1}.publish('1a', '{{}}')")
     assert "topic NULL" in sqlc.refused("SQ003", "SELECT * FROM {v1}.publish(NULL, '{{}}')")
-    assert "priority is 12" in sqlc.refused("SQ003", "SELECT * FROM {v1}.publish('a', '{{}}', priority => 12)")
+    for priority in (12, 70_000):
+        call = "SELECT * FROM {v1}.publish('a', '{{}}', priority => %s)"
+        assert f"priority is {priority}" in sqlc.refused("SQ003", call, priority)

@@ -13,6 +13,7 @@ from tests.support import Work, value
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("priority => 10", {"priority": 10}, "it must be 0 to 9, higher runs first"),
     ("priority => -1", {"priority": -1}, "it must be 0 to 9, higher runs first"),
+    ("priority => 70000", {"priority": 70_000}, "it must be 0 to 9, higher runs first"),
     ("max_attempts => 0", {"max_attempts": 0}, "it must be 1 to 1,000,000"),
     ("max_attempts => 1000001", {"max_attempts": 1_000_001}, "it must be 1 to 1,000,000"),
     ("timeout_seconds => 0", {"timeout_seconds": 0}, "it must be positive, at most a hundred years"),

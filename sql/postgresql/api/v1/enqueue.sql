@@ -34,7 +34,7 @@ DECLARE
     queue text := enqueue.queue;
     id uuid := COALESCE(enqueue.id, sqlqueue_v1._new_id(clock_timestamp()));
     hash integer := sqlqueue.bucket_hash(id, enqueue.ordering_key);
-    priority smallint := enqueue.priority;
+    priority smallint;
     run_at timestamptz := enqueue.run_at;
     max_attempts integer := enqueue.max_attempts;
     unique_key text := enqueue.unique_key;
@@ -56,6 +56,8 @@ BEGIN
         '', enqueue.payload, enqueue.run_at, enqueue.priority, enqueue.ordering_key, enqueue.unique_key, enqueue.tags,
         enqueue.max_attempts, enqueue.timeout_seconds, enqueue.backoff, enqueue.region, enqueue.unique_until
     );
+    -- Not before the check: what is no smallint would not get to it.
+    priority := enqueue.priority;
     IF enqueue.on_duplicate IS DISTINCT FROM 'ignore' THEN
         PERFORM sqlqueue_v1._check_duplicate(enqueue.on_duplicate);
     END IF;

@@ -24,7 +24,7 @@ DECLARE
     hashes integer[] := ARRAY[
         CASE WHEN publish.ordering_key IS NOT NULL THEN sqlqueue.bucket_hash(NULL, publish.ordering_key) END
     ];
-    priorities smallint[] := ARRAY[publish.priority];
+    priorities smallint[];
     run_ats timestamptz[] := ARRAY[publish.run_at];
     ordering_keys text[] := ARRAY[publish.ordering_key];
     tags text[] := ARRAY[CAST(publish.tags AS text)];
@@ -43,6 +43,8 @@ BEGIN
         '', publish.payload, publish.run_at, publish.priority, publish.ordering_key, NULL, publish.tags, NULL, NULL,
         NULL, NULL
     );
+    -- Not before the check: what is no smallint would not get to it.
+    priorities := ARRAY[publish.priority];
     PERFORM sqlqueue_v1._need_newest('message', publish.id);
     FOR place, publish.subscription, publish.queue, publish.job_id, publish.inserted IN {{publish}} LOOP
         IF publish.id IS NOT NULL AND publish.inserted THEN
