@@ -26,6 +26,7 @@ from dagster_sqlqueue.consumer.handler import (
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, WrongHandler
+from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, InHand, Job
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -217,6 +218,7 @@ def handle(
 
     Raises:
         WrongHandler: it returned what is to be awaited or iterated.
+        BaseException: an interrupt, which is no failure of the job.
     """
     try:
         payload = serialization.parse(spec, claimed.payload)
@@ -248,7 +250,9 @@ async def handle_async(
             outcome = outcome_of(await handler(prepared.job))
     except WrongHandler:
         raise
-    except (Exception, asyncio.CancelledError) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         outcome = TIMED_OUT if limit.expired() and isinstance(error, TimeoutError) else failed(error)
     return discreet(spec, outcome, *prepared)
 
@@ -263,7 +267,9 @@ def handle_batch(
         outcomes = outcomes_of(call([prepared.job for prepared in batch]), len(batch))
     except WrongHandler:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         outcomes = [failed(error)] * len(batch)
     return [discreet(spec, outcome, *prepared) for outcome, prepared in zip(outcomes, batch, strict=True)]
 
@@ -287,6 +293,8 @@ def _call(spec: QueueSpec[Payload], handler: Handler[Payload], claimed: ClaimedJ
         outcome = outcome_of(returned)
     except WrongHandler:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         outcome = failed(error)
     return discreet(spec, outcome, claimed, job)

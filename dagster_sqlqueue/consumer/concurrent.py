@@ -108,7 +108,7 @@ class SideBySide:
 
         Raises:
             WrongHandler: a handler returned what is to be awaited or iterated; its job was given back.
-            BaseException: a handler raised one that is no `Exception`, such as SystemExit.
+            BaseException: a handler was interrupted, or ended the process.
         """
         taken = self._fill() if may_claim else 0
         in_hand = len(self._running)

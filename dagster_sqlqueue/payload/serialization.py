@@ -11,6 +11,7 @@ import pydantic
 from pydantic import BaseModel, JsonValue, RootModel, model_validator
 
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
+from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import json_text as stored_json
 from dagster_sqlqueue.payload.redacted_text import fields
@@ -106,7 +107,9 @@ def _validated(model: type[Payload], text: str) -> Payload:
             reason = str(first.get("ctx", {}).get("error", first["msg"]))
             raise UnreadablePayload(f"the payload cannot be read: {reason}; {_UNREADABLE_CURE}") from None
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise UnreadablePayload(
             f"{model.__name__} broke over the payload with {type(error).__name__}; mend it, then release the job"
         ) from error

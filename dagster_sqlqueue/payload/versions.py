@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pydantic import BaseModel, RootModel
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownVersion
+from dagster_sqlqueue.model.interrupts import is_interrupt
 
 KEY: Final = "$version"
 """The key of a stored payload that holds its version."""
@@ -152,7 +153,9 @@ def _stepped(value: dict[str, Any], step: int, upgrade: Upgrade) -> dict[str, An
     try:
         made = upgrade(value)
         json.dumps(made, allow_nan=False)
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise UnknownVersion(
             f"the upgrade of the payload from version {step} failed with {type(error).__name__}; mend it, then release the"
             " job"

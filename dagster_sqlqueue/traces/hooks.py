@@ -19,6 +19,7 @@ from opentelemetry.trace import (
 
 from dagster_sqlqueue.consumer.handler import is_never_run
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, HandlerCall
+from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry
 from dagster_sqlqueue.queue.hooks import EnqueueCall, EnqueueHooks
@@ -157,5 +158,5 @@ def _record_error(span: Span, error: BaseException) -> None:
     span.add_event("exception", {"exception.type": name, "exception.stacktrace": "\n".join([*places, name])})
     span.set_attribute(attributes.ERROR_TYPE, name)
     span.set_status(Status(StatusCode.ERROR))
-    if isinstance(error, Exception):
+    if not is_interrupt(error):
         span.set_attribute(attributes.OUTCOME, "retry")

@@ -11,6 +11,7 @@ from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, i
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import Job, Mode
 from dagster_sqlqueue.model.outcome import Hold, Reject, Retry
 from dagster_sqlqueue.payload import redacted_text
@@ -254,8 +255,9 @@ class Worker:
             try:
                 with times.measured():
                     outcome: Any = await cast("AsyncHandler[Any]", called)(job)
-            except Exception as error:
-                self._note(declared, job, _described(error))
+            except BaseException as error:
+                if not is_interrupt(error):
+                    self._note(declared, job, _described(error))
                 raise
             return noted(job, outcome)
 
@@ -263,8 +265,9 @@ class Worker:
             try:
                 with times.measured():
                     outcome = self._interruptibly(declared, job) if interruptible else called(job)
-            except Exception as error:
-                self._note(declared, job, _described(error))
+            except BaseException as error:
+                if not is_interrupt(error):
+                    self._note(declared, job, _described(error))
                 raise
             return noted(job, outcome)
 
@@ -335,7 +338,7 @@ def _threads(handlers: Sequence[tuple[QueueHandler[Any], float]], options: WorkO
     return 1 if takes_turns else len(handlers)
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     try:
         return first_line(f"{type(error).__name__}: {error}")
     except Exception:

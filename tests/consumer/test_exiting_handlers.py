@@ -1,10 +1,13 @@
-"""Handlers that end their process by `sys.exit`: their jobs are found like those that crash it, and the others are done."""
+"""Handlers that raise what is no `Exception`: their jobs fail by themselves, and the others are done."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from dagster_sqlqueue import Consumer, Job, Mode, QueueSpec, SqlQueue
 from tests.support import Work, rows
@@ -59,14 +62,103 @@ def test_a_job_that_exits_each_time_fails_by_itself(
     assert exits in possible
 
 
-def test_what_else_ends_a_thread_ends_the_drain(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    class Odd(BaseException):
-        pass
+class Panic(BaseException):
+    """As extensions in Rust raise it."""
 
+
+class Strict(BaseModel):
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def _panics(cls, n: int) -> int:
+        if n == EXITS:
+            raise Panic("panicked at src/lib.rs")
+        return n
+
+
+def panics(job: Job[Work]) -> None:
+    if job.payload.n == EXITS:
+        raise Panic("panicked at src/lib.rs")
+
+
+async def panics_awaited(job: Job[Work]) -> None:
+    panics(job)
+
+
+def panics_over_batch(jobs: Sequence[Job[Work]]) -> None:
+    for job in jobs:
+        panics(job)
+
+
+async def awaits_cancelled() -> None:
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+def cancelled(job: Job[Work]) -> None:
+    if job.payload.n == EXITS:
+        asyncio.run(awaits_cancelled())
+
+
+async def cancelled_over_batch(jobs: Sequence[Job[Work]]) -> None:
+    if any(job.payload.n == EXITS for job in jobs):
+        await awaits_cancelled()
+
+
+@pytest.mark.parametrize(
+    ("handler", "more"),
+    [
+        pytest.param(panics, {"batch_size": JOBS}, id="leased"),
+        pytest.param(panics, {"concurrency": 2}, id="in threads"),
+        pytest.param(panics, {"mode": Mode.TRANSACTIONAL}, id="transactional"),
+        pytest.param(panics_awaited, {"batch_size": JOBS}, id="async"),
+        pytest.param(panics_awaited, {"concurrency": 2}, id="async, with concurrency"),
+        pytest.param(panics_over_batch, {"batch": True, "batch_size": 1}, id="batch"),
+        pytest.param(cancelled, {"batch_size": JOBS}, id="cancelled within"),
+        pytest.param(cancelled, {"mode": Mode.TRANSACTIONAL}, id="cancelled within, transactional"),
+        pytest.param(cancelled_over_batch, {"batch": True, "batch_size": 1}, id="cancelled within, async batch"),
+    ],
+)
+def test_what_is_no_exception_is_a_failed_attempt(
+    queue: SqlQueue, spec: QueueSpec[Work], handler: Any, more: dict[str, Any]
+) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(JOBS)])
+    while queue.depth("work").live:
+        summary = Consumer(queue, spec, handler, **more).drain()
+        assert summary.released == 0
+    ended = rows(queue, "SELECT CAST(payload ->> 'n' AS integer), state, attempt FROM {s}.job_archive ORDER BY 1")
+    assert ended == [(n, "failed", 3) if n == EXITS else (n, "succeeded", 1) for n in range(JOBS)]
+    (dead,) = queue.dead_letters("work")
+    assert (dead.error or "").startswith(("Panic: panicked at src/lib.rs", "CancelledError: "))
+
+
+def test_a_model_that_panics_over_a_payload_holds_its_job(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(JOBS)])
+    summary = Consumer(queue, replace(spec, payload=Strict), lambda job: None, batch_size=JOBS).drain()  # type: ignore[type-var]
+    assert (summary.succeeded, summary.held) == (JOBS - 1, 1)
+
+
+class DagsterExecutionInterruptedError(BaseException):
+    __module__ = "dagster._core.errors"
+
+
+class Terminated(DagsterExecutionInterruptedError):
+    __module__ = __name__
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, DagsterExecutionInterruptedError, Terminated])
+@pytest.mark.parametrize(
+    "more", [{"batch_size": JOBS}, {"concurrency": 2}, {"mode": Mode.TRANSACTIONAL}], ids=["leased", "threads", "in tx"]
+)
+def test_an_interrupt_ends_the_drain_and_spends_no_attempt(
+    queue: SqlQueue, spec: QueueSpec[Work], interrupt: type[BaseException], more: dict[str, Any]
+) -> None:
     def handle(job: Job[Work]) -> None:
-        raise Odd
+        raise interrupt
 
     queue.enqueue(spec, Work(n=1))
-    with pytest.raises(Odd):
-        Consumer(queue, spec, handle, concurrency=2).drain()
+    with pytest.raises(interrupt):
+        Consumer(queue, spec, handle, **more).drain()
     assert rows(queue, "SELECT state, attempt FROM {s}.job") == [("queued", 0)]
