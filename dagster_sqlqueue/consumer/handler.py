@@ -271,4 +271,8 @@ def _describe(error: BaseException) -> str:
         message = str(error)
     except Exception:
         message = "(its message could not be made)"
-    return f"{type(error).__name__}: {message}\n\n{''.join(traceback.format_exception(error))}"
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception:
+        trace = "(its traceback could not be made)"
+    return f"{type(error).__name__}: {message}\n\n{trace}"

@@ -60,4 +60,6 @@ class Backoff:
 
 
 BackoffPolicy: TypeAlias = Backoff | Callable[[int], float]
-"""A `Backoff`, or a function of one's own from the attempt (1 is the first) to the seconds to wait."""
+"""A `Backoff`, or a function of one's own from the attempt (1 is the first) to the seconds to wait, at most a hundred years.
+Where it fails, or returns no number, the backoff that the database has for the queue holds.
+"""

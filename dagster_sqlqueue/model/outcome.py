@@ -1,7 +1,7 @@
 """How a handler says what became of a job. No I/O."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput
@@ -45,6 +45,13 @@ class Snooze:
             raise InvalidInput(
                 f"Snooze was given {self.until!r}, a time without a zone; give one, such as datetime.now(UTC)"
             )
+        else:
+            try:
+                self.until.astimezone(UTC)
+            except (OverflowError, ValueError):
+                raise InvalidInput(
+                    f"Snooze was given {self.until!r}; in UTC it must lie within the years 1 to 9999"
+                ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The writes under a lease: end, requeue, release or hold a job, extend the lease, note progress. Each carries its fence."""
 
+import logging
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from uuid import UUID
 from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
-from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff, BackoffPolicy
+from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.model.queue import PoisonPolicy
@@ -19,6 +22,8 @@ from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.endings import Ending, Endings, fences
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
+
+logger = logging.getLogger("dagster_sqlqueue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class FencedWrites:
     def __init__(self, catalog: Catalog) -> None:
         self.database = catalog.database
         self._catalog = catalog
+        self._failed_backoffs: set[str] = set()
 
     def finish(self, endings: Endings, *, executor: Executor | None = None) -> set[UUID]:
         """Move claimed jobs to the archive, each under its fence: `SqlQueue.finish`."""
@@ -179,7 +185,8 @@ class FencedWrites:
         self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], *, backoff: BackoffPolicy | None = None
     ) -> list[float | None]:
         """Return in how many seconds jobs that go back are due, by their own backoff, this one or the queue's, in this
-        order; None: at a moment that was named.
+        order; None: at a moment that was named. A function that fails for an attempt, or returns no number, is replaced by
+        the queue's; a hundred years are the most.
         """
         return [self._delay(job, back, backoff) for job, back in jobs]
 
@@ -189,7 +196,29 @@ class FencedWrites:
         if back.after is not None:
             return float(back.after)
         policy = _own_backoff(job) or backoff or self._catalog.last_seen(job.queue).backoff
-        return max(float(policy(job.attempt)), 0.0)
+        try:
+            seconds = float(min(max(policy(job.attempt), 0.0), MAX_DELAY_SECONDS))
+            if math.isnan(seconds):
+                raise ValueError("it returned nan")
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            # Raised here, it would keep the outcomes of other jobs from being written too.
+            self._note_failed_backoff(job, error)
+            return self._catalog.last_seen(job.queue).backoff(job.attempt)
+        return seconds
+
+    def _note_failed_backoff(self, job: ClaimedJob, error: BaseException) -> None:
+        if job.queue not in self._failed_backoffs:
+            self._failed_backoffs.add(job.queue)
+            logger.warning(
+                "queue %s: its backoff function, which has to return seconds, failed for attempt %d with %s: %s; where it"
+                " does, the backoff that the database has for the queue holds. This is logged once",
+                job.queue,
+                job.attempt,
+                type(error).__name__,
+                error,
+            )
 
     def _write(
         self, verb: str, parameters: Parameters, jobs: Sequence[ClaimedJob], executor: Executor | None

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Backoff, Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
+from dagster_sqlqueue import Backoff, Consumer, Done, Hold, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.queue.leases import Leases
 from tests.support import Work, make_due, rows, value
 from tests.support.drained import archive, drain
 
@@ -45,12 +47,26 @@ def test_done_keeps_its_result(queue: SqlQueue, spec: QueueSpec[Work], outcome: 
     assert archive(queue)[1][:2] == ("succeeded", result)
 
 
+class Untold(Exception):
+    """Its traceback cannot be made."""
+
+    @property
+    def __notes__(self) -> Any:
+        raise RuntimeError("no notes")
+
+
+def untold() -> Any:
+    raise Untold("away")
+
+
 class Numbers:
     """As arrays do, it compares each of its elements."""
 
     def __eq__(self, other: object) -> Any:
         raise ValueError("The truth value of an array is ambiguous")
 
+
+WEST = timezone(-timedelta(hours=5))
 
 BAD = {
     "another value": (lambda: "done", "the handler returned a str; return Done"),
@@ -69,10 +85,15 @@ BAD = {
     "NUL in a key": (lambda: Done({"a\x00": 1}), "NUL"),
     "a surrogate": (lambda: Done({"a": "\ud800"}), "surrogate"),
     "an exception": (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+    "an exception without a traceback": (untold, "Untold: away\n\n(its traceback could not be made)"),
     "an exception with NUL": (lambda: int("\x00"), "ValueError: invalid literal"),
     "a reason that is no text": (lambda: Retry(ValueError("x")), "ValueError('x')"),  # type: ignore[arg-type]
     "no reason": (lambda: Reject(None), "give a text"),  # type: ignore[arg-type]
     "a delay that is no number": (lambda: Snooze("1"), "give seconds"),  # type: ignore[arg-type]
+    "a moment after all years": (
+        lambda: Snooze(datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))),
+        "years 1 to 9999",
+    ),
     "a delay that never ends": (lambda: Snooze(float("inf")), "give seconds"),
     "a delay that is NaN": (lambda: Retry("x", float("nan")), "give seconds"),
     "a negative delay": (lambda: Retry("x", -1), "give seconds"),
@@ -177,6 +198,59 @@ def test_an_exception_is_retried_by_the_backoff_until_the_dead_letter(queue: Sql
     assert (summary.claimed, summary.retried, summary.failed) == (1, 0, 1)
     (dead,) = queue.dead_letters("work")
     assert (dead.error or "").startswith("ZeroDivisionError: division by zero\n\nTraceback")
+
+
+DELAYS = (1.0, 2.0)
+
+
+def of_a_list(attempt: int) -> float:
+    return DELAYS[attempt + 1]
+
+
+@pytest.mark.parametrize("more", [{"batch_size": 5}, {"concurrency": 2}, {"mode": Mode.TRANSACTIONAL}])
+@pytest.mark.parametrize(
+    ("backoff", "seconds", "says"),
+    [
+        pytest.param(of_a_list, 0, "with IndexError: tuple index out of range", id="an error"),
+        pytest.param(lambda attempt: None, 0, "with TypeError", id="nothing"),
+        pytest.param(lambda attempt: timedelta(seconds=9), 0, "with TypeError", id="a time span"),
+        pytest.param(lambda attempt: float("nan"), 0, "it returned nan", id="no number"),
+        pytest.param(lambda attempt: 2 ** (5_000 * attempt), 100 * 366 * 86_400, None, id="a very large number"),
+        pytest.param(lambda attempt: float("inf"), 100 * 366 * 86_400, None, id="infinity"),
+        pytest.param(lambda attempt: -1, 0, None, id="before now"),
+    ],
+)
+def test_a_backoff_function_without_a_usable_answer_keeps_no_outcome_from_being_written(
+    queue: SqlQueue,
+    backoff: Any,
+    seconds: float,
+    says: str | None,
+    more: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Tests share a SqlQueue, which warns once.
+    monkeypatch.setattr(queue, "leases", Leases(queue.catalog))
+    queue.create_queue(QueueSpec("work", Work, bucket_count=1, max_attempts=2, backoff=Backoff(0, jitter=0)))
+    spec = QueueSpec("work", Work, bucket_count=1, max_attempts=2, backoff=backoff)
+    queue.enqueue_many(spec, [Work(n=n) for n in range(5)])
+    outcomes = {1: Snooze(3_600), 2: Hold("wait")}
+
+    def handle(job: Job[Work]) -> Any:
+        if job.payload.n in (0, 3) and job.attempt == 1:
+            raise RuntimeError("away")
+        return outcomes.get(job.payload.n)
+
+    summary = drain(queue, spec, handle, **more)
+    assert (summary.retried, summary.snoozed, summary.held, summary.released) == (2, 1, 1, 0)
+    if seconds:
+        assert summary.succeeded == 1
+        left = "SELECT extract(epoch FROM available_at - now()) FROM {s}.job WHERE attempt = 1 AND state = 'queued'"
+        assert [seconds - 600 < row[0] <= seconds for row in rows(queue, left)] == [True, True]
+    else:
+        assert summary.succeeded == 3
+    warned = [record for record in caplog.records if "backoff function" in record.message]
+    assert [says is not None and says in record.message for record in warned] == [True] * (says is not None)
 
 
 def test_snooze_and_reject(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
