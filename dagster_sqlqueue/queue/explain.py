@@ -26,6 +26,8 @@ class Why(enum.StrEnum):
     LEASE_OVER = "lease over"
     """Its lease ran out: this does not keep it."""
     HELD = "held"
+    CANCEL_REQUESTED = "cancel requested"
+    """It was cancelled while it ran: the next claim ends it instead of giving it to a consumer."""
     PAUSED = "paused"
     """Its queue is paused."""
     SCHEDULED = "scheduled"
@@ -130,7 +132,8 @@ def explain_live(database: Database, id: UUID) -> Explanation | None:
 
 def _reasons(id: UUID, facts: _Facts) -> Iterator[Reason]:
     if facts.state == LiveState.HELD:
-        yield Reason(Why.HELD, "It is held until it is released, completed or cancelled.")
+        asked = "" if facts.cancel_requested_seconds is None else "; it was asked to end while it ran"
+        yield Reason(Why.HELD, f"It is held until it is released, completed or cancelled{asked}.")
         return
     if facts.batch_key is not None:
         until = f"its lease ends in {duration(facts.batch_seconds)}"
@@ -148,6 +151,10 @@ def _reasons(id: UUID, facts: _Facts) -> Iterator[Reason]:
             Why.LEASE_OVER,
             f"The lease of {facts.claimed_by or 'an unknown consumer'}, attempt {facts.attempt} of {facts.max_attempts},"
             f" ran out {duration(-facts.due_seconds)} ago: a claim takes it, by itself.",
+        )
+    if facts.cancel_requested_seconds is not None:
+        yield Reason(
+            Why.CANCEL_REQUESTED, "It was asked to end while it ran: the next claim of its bucket ends it as cancelled."
         )
     if facts.paused_seconds is not None:
         goes_on = f"it goes on in {duration(facts.resumes_seconds)}" if facts.resumes_seconds else "resume it"

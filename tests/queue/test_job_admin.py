@@ -10,12 +10,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownQueue
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.explain import Why
 from dagster_sqlqueue.queue.job_admin import Completed
 from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
@@ -55,6 +56,35 @@ def test_a_running_job_that_is_to_be_cancelled(queue: SqlQueue) -> None:
     assert [queue.job(job.id).state for job in (retried, left, completed)] == ["cancelled", "cancelled", "succeeded"]
     with pytest.raises(LeaseLost):
         queue.complete([left])
+
+
+@pytest.mark.parametrize(
+    "back", [Retry("no"), Retry("no", after=3_600), Snooze(3_600), Snooze(datetime(2100, 1, 1, tzinfo=UTC))], ids=str
+)
+def test_one_that_is_to_be_cancelled_and_goes_back_keeps_its_keys_no_longer(
+    queue: SqlQueue, back: Retry | Snooze
+) -> None:
+    spec = replace(ORDERED, backoff=Backoff.fixed(3_600))
+    (first,) = put(queue, spec, 1, ordering_key="k", unique_key="u")
+    (second,) = put(queue, spec, 1, ordering_key="k")
+    (running,) = take(queue)
+    assert queue.cancel("work", ids(first)).requested == [first]
+    queue.requeue([(running, back)])
+    found = queue.explain(first)
+    assert [reason.why for reason in found.reasons] == [Why.CANCEL_REQUESTED]
+    assert "It was asked to end while it ran: the next claim of its bucket ends it as cancelled" in found.text
+    assert not found.claimable
+    until(lambda: [job.id for job in take(queue)] == [second], "the next of the key")
+    assert queue.job(first).state == "cancelled"
+    assert queue.enqueue(spec, NewJob(Work(n=2), ordering_key="k", unique_key="u")) is not None
+
+
+def test_one_that_is_to_be_cancelled_and_is_held_says_so(queue: SqlQueue) -> None:
+    (job,) = put(queue, PLAIN, 1)
+    (running,) = take(queue)
+    queue.cancel("work", ids(job))
+    queue.hold([(running, "look")])
+    assert "cancelled; it was asked to end while it ran." in queue.explain(job).text
 
 
 def test_ids_of_which_nothing_can_be_decided_say_why(queue: SqlQueue, spec: QueueSpec[Work]) -> None:

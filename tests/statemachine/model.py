@@ -243,6 +243,8 @@ class Model:
             if job := self.current(lease):
                 job.step(event)
                 job.at = max(when, now) if isinstance(when, tuple) else (when, now[1])
+                if job.cancel_requested:
+                    job.at = now
                 accepted.append(job)
         self.promote(accepted)
         return {job.id for job in accepted}

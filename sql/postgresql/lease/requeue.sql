@@ -1,5 +1,6 @@
 -- Return claimed jobs to their queue, each under its fence, due after a delay or at a moment: a retry, a snooze, or a job
--- that was claimed and not begun.
+-- that was claimed and not begun. One whose cancellation is requested is due at once, so that the next claim drops it: until
+-- then it keeps its unique key and its place in its key's line.
 --
 -- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count); in_line
@@ -13,9 +14,12 @@
 -- Roles: consumer.
 UPDATE sqlqueue.job AS j
 SET state = 'queued',
-    available_at = COALESCE(
-        statement_timestamp() + make_interval(secs => back.delay), GREATEST(back.moment, statement_timestamp())
-    ),
+    available_at = CASE
+        WHEN j.cancel_requested_at IS NOT NULL THEN statement_timestamp()
+        ELSE COALESCE(
+            statement_timestamp() + make_interval(secs => back.delay), GREATEST(back.moment, statement_timestamp())
+        )
+    END,
     attempt = j.attempt - CASE WHEN back.spent THEN 0 ELSE 1 END,
     claimed_by = NULL,
     claim_token = NULL,

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from dagster_sqlqueue import Done, NewJob, QueueSpec, Reject, Retry, SqlQueue
+from dagster_sqlqueue import Done, NewJob, QueueSpec, Reject, Retry, Selection, SqlQueue
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Swept
@@ -52,6 +52,16 @@ def test_each_job_ends_as_was_reported_and_the_others_succeed(filled: SqlQueue) 
     )
     assert all(900 < left <= 1_000 for left in seconds.values())
     assert (batches.outcomes(filled, batch), value(filled, "SELECT count(*) FROM {s}.batch_outcome")) == ({}, 0)
+
+
+def test_what_is_to_be_cancelled_and_goes_back_is_due_at_once(filled: SqlQueue) -> None:
+    batch, ids = seal(filled), ids_of(filled)
+    back = [ids[1], ids[2], ids[6], ids[7]]
+    assert batches.report(filled, batch, outcomes_of(ids))
+    filled.cancel("work", Selection(ids=back))
+    publish(filled, batch)
+    assert claim(filled) == []
+    assert {filled.job(id).state for id in back} == {"cancelled"}
 
 
 def test_of_repeated_reports_the_first_stands_and_only_success_replaces_it(filled: SqlQueue) -> None:

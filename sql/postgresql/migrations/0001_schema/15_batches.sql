@@ -41,7 +41,7 @@ WITH settled AS MATERIALIZED (
             ELSE COALESCE(o.state, rest)
         END AS state,
         CASE
-            WHEN o.state IS NULL THEN statement_timestamp()
+            WHEN o.state IS NULL OR j.cancel_requested_at IS NOT NULL THEN statement_timestamp()
             ELSE GREATEST(statement_timestamp(), o.moment, LEAST(o.reported_at, statement_timestamp())
                 + make_interval(secs => CASE
                     WHEN o.after IS NOT NULL THEN o.after
