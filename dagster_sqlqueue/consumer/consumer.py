@@ -38,7 +38,7 @@ from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import check_buckets
@@ -115,6 +115,7 @@ class Consumer(Generic[Payload]):
         create: bool = True,
         warn: Callable[[str], object] | None = None,
     ) -> None:
+        check_spec(spec)
         self._hooks = tuple(hooks)
         self._queue, self._create, self._warn = queue, create, warn
         self._leases = watched(queue.leases, spec.name, self._hooks)

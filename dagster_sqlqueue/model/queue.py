@@ -120,6 +120,11 @@ class QueueSpec(Generic[Payload]):
 
     def __post_init__(self) -> None:
         check_queue_name(self.name)
+        if not (isinstance(self.payload, type) and issubclass(self.payload, BaseModel)):
+            raise InvalidInput(
+                f"payload of queue {self.name!r} is {self.payload!r:.100}; it must be a pydantic model, a class such as"
+                " `class Reminder(BaseModel)`"
+            )
         check_bucket_count(self.bucket_count, self.name)
         check_seconds("lease_seconds", self.lease_seconds, self.name)
         if not _whole(self.max_attempts, 1, MAX_ATTEMPTS):
@@ -152,6 +157,19 @@ class QueueSpec(Generic[Payload]):
     def label(self) -> str:
         """What messages call it."""
         return f"queue {self.name!r}"
+
+
+def check_spec(spec: object) -> None:
+    """Raise an error if what was given as a queue is no `QueueSpec`, such as its name.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(spec, QueueSpec):
+        raise InvalidInput(
+            f"the queue was given as {spec!r:.100}; give its declaration, QueueSpec(name, model), whose model checks the"
+            " payloads"
+        )
 
 
 Member = TypeVar("Member", bound=enum.StrEnum)

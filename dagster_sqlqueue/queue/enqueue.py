@@ -14,7 +14,7 @@ from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Ex
 from dagster_sqlqueue.db.retries import RereadableInput, beginning_again, mapped
 from dagster_sqlqueue.db.steps import CopyExecutor, Steps, adrive, drive
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import insert
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.copy_rows import Packer
@@ -108,6 +108,7 @@ class EnqueueVerbs(Verbs):
             UnknownQueue: the queue does not exist.
             SchemaTooOld, SchemaTooNew: see the classes.
         """
+        check_spec(spec)
         with migrations.explaining(self.database):
             if not self._hooks:
                 return self._enqueue(spec, job, connection, on_conflict)
@@ -170,6 +171,7 @@ class EnqueueVerbs(Verbs):
             TransactionLost: others were in the way again and again, or of a generator whose first chunk was in; nothing
                 was enqueued.
         """
+        check_spec(spec)
         with migrations.explaining(self.database):
             if not self._hooks:
                 return self._enqueue_many(spec, jobs, connection, on_conflict, on_bad_row)
@@ -266,6 +268,7 @@ class EnqueueVerbs(Verbs):
             UnknownQueue: the queue does not exist.
             SchemaTooOld, SchemaTooNew: see the classes.
         """
+        check_spec(spec)
         async with migrations.aexplaining(self.database):
             if not self._hooks:
                 return await self._aenqueue(spec, job, connection, on_conflict)
@@ -311,6 +314,7 @@ class EnqueueVerbs(Verbs):
             UnknownQueue: the queue does not exist.
             SchemaTooOld, SchemaTooNew: see the classes.
         """
+        check_spec(spec)
         async with migrations.aexplaining(self.database):
             if not self._hooks:
                 return await self._aenqueue_many(spec, jobs, connection, on_conflict, on_bad_row)

@@ -13,7 +13,14 @@ import tenacity
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
-from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, Strategy, check_bucket_count, check_queue_name
+from dagster_sqlqueue.model.queue import (
+    QueueSettings,
+    QueueSpec,
+    Strategy,
+    check_bucket_count,
+    check_queue_name,
+    check_spec,
+)
 from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
@@ -49,6 +56,7 @@ class QueueAdminVerbs(Verbs):
         Returns:
             The settings as the database has them.
         """
+        check_spec(spec)
         backoff = spec.backoff if isinstance(spec.backoff, Backoff) else Backoff()
         parameters = {
             "name": spec.name,

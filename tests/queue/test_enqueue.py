@@ -1,15 +1,16 @@
 """Putting in: bad rows, what is copied in, regions, and moments far away."""
 
+import asyncio
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 import sqlalchemy as sa
 
-from dagster_sqlqueue import Backoff, NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue import Backoff, Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.outcome import Snooze
@@ -44,6 +45,36 @@ def test_a_choice_that_is_none_is_refused(queue: SqlQueue, spec: QueueSpec[Work]
         lambda: queue.enqueue_many(spec, [Work(n=1)], on_bad_row=wrong),
     ):
         with pytest.raises(InvalidInput, match=r"is 'merge'; it must be '\w+' or '\w+'"):
+            call()
+
+
+class Untyped(TypedDict):
+    n: int
+
+
+@dataclass
+class Plain:
+    n: int
+
+
+@pytest.mark.parametrize("payload", [dict, dict[str, int], Untyped, Plain, "x", None, Work(n=1), int | str])
+def test_a_payload_that_is_no_model_is_refused(payload: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"payload of queue 'work' is .*; it must be a pydantic model"):
+        QueueSpec("work", payload)
+
+
+def test_a_queue_s_name_in_the_place_of_its_declaration_is_refused(queue: SqlQueue) -> None:
+    name: Any = "work"
+    connection: Any = None
+    for call in (
+        lambda: queue.enqueue(name, Work(n=1)),
+        lambda: queue.enqueue_many(name, [Work(n=1)]),
+        lambda: queue.create_queue(name),
+        lambda: asyncio.run(queue.aenqueue(name, Work(n=1), connection=connection)),
+        lambda: asyncio.run(queue.aenqueue_many(name, [Work(n=1)], connection=connection)),
+        lambda: Consumer(queue, name, lambda job: None),
+    ):
+        with pytest.raises(InvalidInput, match=r"the queue was given as 'work'; give its declaration, QueueSpec\("):
             call()
 
 
