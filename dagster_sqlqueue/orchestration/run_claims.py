@@ -1,4 +1,4 @@
-"""Jobs that a run of a graph has claimed and not ended: recorded on the run, and given back when a step of it fails.
+"""Jobs that a run of a graph has claimed and not ended: recorded on the run, and given back when its steps have failed.
 
 Nothing depends on it: leases expire by themselves. Consumers then claim the jobs one by one, or one that breaks the graph
 would break it for all others for ever.
@@ -8,11 +8,13 @@ import json
 
 import dagster as dg
 
+from dagster_sqlqueue.orchestration.open_steps import open_steps
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.queue import SqlQueue
 
 CLAIMS_TAG = "sqlqueue/claims"
 """The tag of a run that has claimed jobs: the queues, and the longest lease of each in seconds."""
+_NAMED = 5
 
 
 def run_worker(run_id: str) -> str:
@@ -43,18 +45,29 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
     )
     def hook(context: dg.HookContext) -> None:
         run = context.instance.get_run_by_id(context.run_id)
-        if run is not None:
-            for name, jobs in give_back(getattr(context.resources, resource_key).queue, run).items():
-                context.log.info("%s: %d jobs that the run had claimed were given back", name, jobs)
+        if run is None or not _claims(run):
+            return
+        still_open = open_steps(context.instance, run, failed=context.step_key)
+        if still_open:
+            named = ", ".join(still_open[:_NAMED]) + (", …" if len(still_open) > _NAMED else "")
+            context.log.info(
+                "the run keeps the jobs that it has claimed: other steps have not ended (%s). What the run holds at its end"
+                " is given back by a sensor of build_cleanup_sensors, or when the leases end",
+                named,
+            )
+            return
+        for name, jobs in give_back(getattr(context.resources, resource_key).queue, run).items():
+            context.log.info("%s: %d jobs that the run had claimed were given back", name, jobs)
 
     return hook
 
 
 give_back_on_failure = build_give_back_hook()
-"""Gives back at once, when a step fails, what its run has claimed and not ended.
+"""Gives back at once, when a step fails, what its run has claimed and not ended, unless another step of the run has not
+ended: it may handle some of these jobs.
 
-For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. Dagster calls no hook for a
-run that is cancelled or killed: `build_cleanup_sensors` is for those.
+For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. `build_cleanup_sensors` is
+for what the hook leaves, and for runs that are cancelled or killed: for those Dagster calls no hook.
 """
 
 

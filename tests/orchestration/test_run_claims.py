@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 
@@ -11,6 +13,7 @@ from dagster_sqlqueue.orchestration import (
     SqlQueueResource,
     build_claim_op,
     build_cleanup_sensors,
+    complete_jobs,
     give_back_on_failure,
 )
 from tests.orchestration.support import WORK, Deployment
@@ -36,6 +39,62 @@ def test_a_failed_run_gives_back_what_it_has_not_ended(queue: SqlQueue, in_memor
     assert (depth.ready, depth.running) == (1995, 3)
     attempts = "SELECT attempt, count(*) FROM {s}.job WHERE claimed_by IS DISTINCT FROM 'another' GROUP BY 1 ORDER BY 1"
     assert rows(queue, attempts) == [(0, 497), (1, 1498)]
+
+
+@dg.op(out=dg.DynamicOut())
+def in_twos(jobs: list[LeasedJob[Work]]) -> Iterator[dg.DynamicOutput[Any]]:
+    ordered = sorted(jobs, key=lambda job: job.payload.n)
+    for at in range(0, len(ordered), 2):
+        yield dg.DynamicOutput(ordered[at : at + 2], mapping_key=str(at))
+
+
+def test_a_failed_step_leaves_the_run_the_jobs_of_steps_that_can_still_run(
+    queue: SqlQueue, in_memory: Deployment
+) -> None:
+    @dg.op
+    def send(jobs: list[LeasedJob[Work]]) -> list[Any]:
+        if jobs[0].payload.n == 0:
+            raise ValueError("broken")
+        assert queue.depth("work").running == 4, "another consumer could have taken them"
+        return jobs
+
+    @dg.job(hooks={give_back_on_failure})
+    def graph() -> None:
+        in_twos(claim_work()).map(send).map(complete_jobs)
+
+    in_memory.enqueue_many(4)
+    result = in_memory.execute(graph)
+    assert not result.success
+    failed = {event.step_key for event in result.all_events if event.is_step_failure}
+    assert failed == {"send[0]"}
+    assert result.output_for_node("complete_jobs") == {"2": {"completed": 2, "stale": 0}}
+    assert queue.depth("work").running == 2, "the sensor gives them back"
+
+
+def test_the_last_step_that_fails_gives_back_the_jobs_of_all(queue: SqlQueue, in_memory: Deployment) -> None:
+    @dg.op
+    def send(sqlqueue: SqlQueueResource, jobs: list[LeasedJob[Work]]) -> None:
+        if jobs[0].payload.n != 2:
+            raise ValueError("broken")
+        sqlqueue.queue.complete([job.claimed for job in jobs])
+
+    @dg.op
+    def report(sent: list[Any]) -> None:
+        raise AssertionError("it needs what was sent")
+
+    @dg.op(out=dg.Out(is_required=False))
+    def none_to_report() -> Iterator[dg.Output[Any]]:
+        yield from ()
+
+    @dg.job(hooks={give_back_on_failure})
+    def graph() -> None:
+        report.alias("report_nothing")(none_to_report())
+        report(in_twos(claim_work()).map(send).collect())
+
+    in_memory.enqueue_many(6)
+    assert not in_memory.execute(graph).success
+    depth = queue.depth("work")
+    assert (depth.ready, depth.running) == (4, 0)
 
 
 def test_an_interrupted_run_s_jobs_are_given_back_by_a_sensor(queue: SqlQueue, deployment: Deployment) -> None:
