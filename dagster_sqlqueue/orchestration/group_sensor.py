@@ -8,8 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import dagster as dg
+import sqlalchemy as sa
 
-from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, QueueError
+from dagster_sqlqueue.consumer.handler import brief
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload, QueueError
 from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -24,6 +26,14 @@ from dagster_sqlqueue.schema import migrations
 
 _LEASE_SECONDS = 300.0
 """The lease of a group's job: longer than Dagster lets a tick take."""
+
+_OUTAGES = (DatabaseUnavailable, sa.exc.OperationalError)
+"""What fails the tick instead of a group: the database, or Dagster's own, does not answer."""
+
+_REFUSED = "refused"
+"""The decision about a group for which no run can be requested."""
+
+_Asked = Callable[[GroupEnded], dg.RunRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,10 @@ def build_group_sensor(
     Each run has the tag `sqlqueue/group` with the group's id, and `sqlqueue/group_members`, `…_succeeded`, `…_failed` and
     `…_cancelled` with the counts; see `group_of_run`. An error of the database fails the tick, so that users see it.
 
+    A group whose request cannot be made (`request` raises, or returns something else), or that Dagster would refuse (a
+    partition, job, asset or configuration that the target does not have), spends an attempt, and after `max_attempts` goes
+    to the dead letter with the error; the other groups get their runs.
+
     Args:
         spec: the queue of the groups' ends, given as `joined_by` to `enqueue_group`; its payload is `GroupEnded`.
         target: what to run: a job, or assets, or a selection of these.
@@ -89,7 +103,10 @@ def build_group_sensor(
 
     def asked(ended: GroupEnded) -> dg.RunRequest:
         if request is not None:
-            return request(ended)
+            made = request(ended)
+            if not isinstance(made, dg.RunRequest):
+                raise InvalidInput(f"request= returned {made!r:.100}; return a dagster.RunRequest")
+            return made
         config = {op: {"config": GroupConfig.of(ended).model_dump()} for op in configured}
         return dg.RunRequest(run_config={"ops": config} if config else {})
 
@@ -108,7 +125,7 @@ def build_group_sensor(
             spec.name, limit=max_groups, lease_seconds=_LEASE_SECONDS, worker=f"sensor/{spec.name}/{uuid4().hex[:8]}"
         )
         try:
-            decisions = [_decide(context.instance, spec, job, asked, poll_seconds) for job in claimed]
+            decisions = [_decide(context, ended_groups, spec, job, asked, poll_seconds) for job in claimed]
         except BaseException:
             # Otherwise they are due again when their leases expire.
             with contextlib.suppress(QueueError):
@@ -127,6 +144,9 @@ def build_group_sensor(
         ]
         counts = Counter(made.what for made in decisions)
         status = ", ".join(f"{count} {what}" for what, count in counts.items()) or "no group has ended"
+        for made in decisions:
+            if made.what == _REFUSED and isinstance(made.outcome, Retry):
+                context.log.warning("%s: %s", spec.name, made.outcome.error)
         context.log.info("%s: %s", spec.name, status)
         return (
             dg.SensorResult(run_requests=requests)
@@ -138,22 +158,24 @@ def build_group_sensor(
 
 
 def _decide(
-    instance: dg.DagsterInstance,
+    context: dg.SensorEvaluationContext,
+    sensor: dg.SensorDefinition,
     spec: QueueSpec[GroupEnded],
     job: ClaimedJob,
-    asked: Callable[[GroupEnded], dg.RunRequest],
+    asked: _Asked,
     poll_seconds: float,
 ) -> _Decision:
     try:
         ended = serialization.parse(spec, job.payload)
     except InvalidPayload as error:
         return _Decision("not a group's end", Reject(str(error)))
-    runs = instance.get_runs(dg.RunsFilter(tags={GROUP_TAG: str(ended.group_id)}), limit=1)
+    runs = context.instance.get_runs(dg.RunsFilter(tags={GROUP_TAG: str(ended.group_id)}), limit=1)
     latest = runs[0] if runs else None
     judged = latest is not None and latest.run_id in (job.error or "")
     if latest is None or judged:
-        request = _request(ended, asked(ended), None if latest is None else latest.run_id)
-        return _Decision("requested", Snooze(poll_seconds), request)
+        return _request_or_refusal(
+            context, sensor, ended, asked, None if latest is None else latest.run_id, poll_seconds
+        )
     if not latest.is_finished or latest.is_complete_and_waiting_to_retry:
         return _Decision("under way", Snooze(poll_seconds))
     if latest.is_success:
@@ -162,6 +184,45 @@ def _decide(
     return _Decision(
         "failed", Retry(f"run {latest.run_id} of the group {ended.group_id} ended as {latest.status.value}")
     )
+
+
+def _request_or_refusal(
+    context: dg.SensorEvaluationContext,
+    sensor: dg.SensorDefinition,
+    ended: GroupEnded,
+    asked: _Asked,
+    after: str | None,
+    poll_seconds: float,
+) -> _Decision:
+    try:
+        request = _request(ended, asked(ended), after)
+        _check(context, sensor, request)
+    except _OUTAGES:
+        raise
+    except Exception as error:
+        # With the id of the run before, which stays marked as handled.
+        where = f"the group {ended.group_id}" + (f" after run {after}" if after else "")
+        return _Decision(
+            _REFUSED, Retry(brief(f"no run can be requested for {where}: {type(error).__name__}: {error}"))
+        )
+    return _Decision("requested", Snooze(poll_seconds), request)
+
+
+def _check(context: dg.SensorEvaluationContext, sensor: dg.SensorDefinition, request: dg.RunRequest) -> None:
+    """Raise what Dagster would raise for the request after the tick, where it fails the requests of all groups."""
+    if (repository := context.repository_def) is None:
+        return
+    if request.requires_backfill_daemon():
+        sensor.validate_backfill_requests([request], context)
+        return
+    (resolved,) = sensor.resolve_run_requests([request], context, sensor.asset_selection, [])
+    job = repository.get_job(resolved.job_name or sensor.job_name or "")
+    if resolved.asset_selection is not None or resolved.asset_check_keys is not None:
+        job = job.get_subset(
+            asset_selection=set(resolved.asset_selection or ()),
+            asset_check_selection=None if resolved.asset_check_keys is None else set(resolved.asset_check_keys),
+        )
+    dg.validate_run_config(job, resolved.run_config)
 
 
 def _request(ended: GroupEnded, request: dg.RunRequest, after: str | None) -> dg.RunRequest:

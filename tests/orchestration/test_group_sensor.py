@@ -1,6 +1,7 @@
 """Groups joined: for each that has ended a sensor runs its job until that has succeeded once."""
 
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from dagster._core.events import PIPELINE_RUN_STATUS_TO_EVENT_TYPE, DagsterEvent
 
 from dagster_sqlqueue import SqlQueue
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.followers import GroupEnded, Groups
 from dagster_sqlqueue.orchestration import (
     await_group,
@@ -214,13 +215,96 @@ def test_a_request_of_ones_own_says_partition_and_config_and_context_comes_throu
     }
 
 
+@pytest.mark.parametrize("of_assets", [False, True], ids=["a job", "assets"])
+def test_a_group_without_a_usable_request_becomes_a_dead_letter_and_the_others_get_their_runs(
+    queue: SqlQueue, deployment: Deployment, of_assets: bool
+) -> None:
+    days = dg.StaticPartitionsDefinition(["2026-01-01", "2026-01-02"])
+
+    @dg.asset(partitions_def=days, config_schema={"size": dg.Field(int, default_value=1)})
+    def made() -> None: ...
+
+    @dg.op(config_schema={"size": dg.Field(int, default_value=1)})
+    def make() -> None: ...
+
+    @dg.job(partitions_def=days)
+    def makes() -> None:
+        make()
+
+    def request(ended: GroupEnded) -> dg.RunRequest:
+        if ended.context["day"] == "never":
+            return None  # type: ignore[return-value]
+        op = "made" if of_assets else "make"
+        config = {"ops": {op: {"config": {"size": ended.context["size"]}}}} if "size" in ended.context else {}
+        return dg.RunRequest(partition_key=ended.context["day"], run_config=config)
+
+    sensor = build_group_sensor(JOINS, [made] if of_assets else makes, request=request, poll_seconds=600)
+    definitions = dg.Definitions(
+        assets=[made], jobs=[makes], sensors=[sensor], resources={"sqlqueue": deployment.resource}
+    )
+    bad: list[dict[str, object]] = [
+        {"no_day": 1},
+        {"day": "2031-01-01"},
+        {"day": "never"},
+        {"day": "2026-01-01", "size": "large"},
+    ]
+    refused = {str(ended_group(queue, jobs=1, context=context)) for context in bad}
+    good = {
+        str(ended_group(queue, jobs=1, context={"day": "2026-01-01"})),
+        str(ended_group(queue, jobs=1, context={"day": "2026-01-02", "size": 2})),
+    }
+    requested = []
+    for _ in range(JOINS.max_attempts):
+        with dg.build_sensor_context(
+            instance=deployment.instance, definitions=definitions, resources={"sqlqueue": deployment.resource}
+        ) as context:
+            requested += sensor.evaluate_tick(context).run_requests or []
+    assert {one.tags["sqlqueue/group"] for one in requested} == good
+    assert len(requested) == len(good)
+    letters = queue.dead_letters("joins")
+    assert len(letters) == len(bad)
+    errors = "\n".join(letter.error or "" for letter in letters)
+    assert {group for group in refused | good if group in errors} == refused
+    assert "KeyError: 'day'" in errors
+    assert "2031-01-01" in errors
+    assert "request= returned None; return a dagster.RunRequest" in errors
+    assert "DagsterInvalidConfigError" in errors
+
+
+def test_a_group_that_is_refused_after_a_failed_run_spends_one_attempt_a_tick(
+    queue: SqlQueue, joining: Joining
+) -> None:
+    patient = dataclasses.replace(JOINS, max_attempts=4)
+    rows(queue, "UPDATE {s}.queue SET max_attempts = 4 WHERE name = 'joins'")
+    joining.broken = True
+    ended_group(queue)
+    (request,), _ = joining.tick()
+    joining.later()
+    joining.start(request)
+    assert joining.tick() == ([], "joins: 1 failed")
+    fails = True
+
+    def asked(ended: GroupEnded) -> dg.RunRequest:
+        if fails:
+            raise LookupError("the calendar has no such day")
+        return dg.RunRequest()
+
+    joining.sensor = build_group_sensor(patient, joining.job, request=asked)
+    for attempt in (2, 3):
+        assert joining.tick() == ([], "joins: 1 refused")
+        assert rows(queue, "SELECT attempt FROM {s}.job WHERE queue = 'joins'") == [(attempt,)]
+    fails = False
+    (again,), _ = joining.tick()
+    assert again.run_key != request.run_key
+
+
 def test_a_tick_that_breaks_gives_its_groups_back(queue: SqlQueue, joining: Joining) -> None:
     def request(ended: GroupEnded) -> dg.RunRequest:
-        raise KeyError("day")
+        raise DatabaseUnavailable("the database of the calendar does not answer")
 
     joining.sensor = build_group_sensor(JOINS, joining.job, request=request)
     ended_group(queue)
-    with pytest.raises(Exception, match="day"):
+    with pytest.raises(Exception, match="of the calendar does not answer"):
         joining.tick()
     assert queue.depth("joins").ready == 1
     assert rows(queue, "SELECT attempt FROM {s}.job WHERE queue = 'joins'") == [(0,)]
