@@ -1,6 +1,7 @@
 """Meaning of the driver's errors: which are retried, which mean that the database cannot be used, and their messages."""
 
 import re
+import shlex
 from typing import Final
 
 import psycopg
@@ -37,6 +38,7 @@ def missing(error: object, schema: str, where: str) -> SchemaMissing | None:
     first = text.strip().splitlines()[0].rstrip(".")
     return SchemaMissing(
         f"schema {schema!r} of {where} does not hold the queue's tables: {first}. Make them with: sqlqueue migrate"
+        f" --schema {shlex.quote(schema)}"
     )
 
 

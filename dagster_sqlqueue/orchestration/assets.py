@@ -5,11 +5,12 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
+from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import QueueSpec
@@ -46,11 +47,11 @@ class QueueAssetData:
 
     Args:
         spec: the queue.
-        schema: where its tables are.
+        schema: where its tables are; default: `SQLQUEUE_SCHEMA` of the environment, else `sqlqueue`.
     """
 
     spec: QueueSpec[Any]
-    schema: str = "sqlqueue"
+    schema: str = field(default_factory=default_schema)
 
 
 class SqlQueueTranslator:
@@ -97,7 +98,7 @@ def build_sqlqueue_asset_spec(
     metadata: Mapping[str, Any] | None = None,
     deps: Sequence[Any] = (),
     freshness_policy: dg.FreshnessPolicy | None = None,
-    schema: str = "sqlqueue",
+    schema: str | None = None,
     translator: SqlQueueTranslator | None = None,
 ) -> dg.AssetSpec:
     """Build a queue's external asset: the lineage draws it, and the sensor observes its depth.
@@ -115,7 +116,8 @@ def build_sqlqueue_asset_spec(
         deps: the upstream assets.
         freshness_policy: how old the last materialisation may be: a run ended jobs, or nothing was due. The sensor
             materialises an idle queue once an hour, so give more than that to a queue that may be idle.
-        schema: where its tables are, for the table's name on the page.
+        schema: where its tables are, for the table's name on the page; None: `SQLQUEUE_SCHEMA` of the environment, else
+            `sqlqueue`.
         translator: sets what is not given here; None: `SqlQueueTranslator`.
 
     Raises:
@@ -134,14 +136,14 @@ def build_sqlqueue_asset_spec(
 
 
 def asset_key_of(
-    spec: QueueSpec[Any], translator: SqlQueueTranslator | None = None, *, schema: str = "sqlqueue"
+    spec: QueueSpec[Any], translator: SqlQueueTranslator | None = None, *, schema: str | None = None
 ) -> dg.AssetKey:
     """The asset key under which sensor and runs report a queue.
 
     Args:
         spec: the queue.
         translator: None: `queues/<name>`.
-        schema: where its tables are, for the translator.
+        schema: where its tables are, for the translator; None: as above.
 
     Raises:
         InvalidInput: the translator returned something else than an `AssetSpec`.
@@ -162,8 +164,9 @@ def describe(spec: QueueSpec[Any]) -> str:
     return "\n\n".join(lines)
 
 
-def _translated(spec: QueueSpec[Any], translator: SqlQueueTranslator | None, schema: str) -> dg.AssetSpec:
-    made = (translator or SqlQueueTranslator()).get_asset_spec(QueueAssetData(spec, schema))
+def _translated(spec: QueueSpec[Any], translator: SqlQueueTranslator | None, schema: str | None) -> dg.AssetSpec:
+    data = QueueAssetData(spec) if schema is None else QueueAssetData(spec, schema)
+    made = (translator or SqlQueueTranslator()).get_asset_spec(data)
     if not isinstance(made, dg.AssetSpec):
         raise InvalidInput(
             f"get_asset_spec of {type(translator).__name__} returned a {type(made).__name__} for queue {spec.name!r}; it"

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import PoisonPolicy, QueueSpec, RateLimit, Strategy
@@ -76,7 +77,13 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
     url_env: Annotated[
         str, said("The name of the environment variable that holds the database's URL; never the URL.", URL_VARIABLE)
     ] = URL_VARIABLE
-    schema_name: Annotated[str, said("The schema that holds the queue's tables.")] = "sqlqueue"
+    schema_name: Annotated[
+        str,
+        said(
+            "The schema that holds the queue's tables. Unset: SQLQUEUE_SCHEMA of the environment, else sqlqueue.",
+            "sqlqueue",
+        ),
+    ] = Field(default_factory=default_schema)
     resource: Annotated[
         bool,
         said(
@@ -329,15 +336,15 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
         return dataclasses.replace(bound, **changed)
 
 
-def shared_resource(url_env: str = URL_VARIABLE, schema_name: str = "sqlqueue") -> SqlQueueResource:
+def shared_resource(url_env: str = URL_VARIABLE, schema_name: str | None = None) -> SqlQueueResource:
     """Return the one resource object of a database and schema: Dagster merges definitions that name a resource only if it
     is the same object. For a project that has components and definitions of its own.
 
     Args:
         url_env: the name of the environment variable that holds the URL.
-        schema_name: the schema that holds the tables.
+        schema_name: the schema that holds the tables; None: `SQLQUEUE_SCHEMA` of the environment, else `sqlqueue`.
     """
-    return _resource(url_env, schema_name)
+    return _resource(url_env, default_schema() if schema_name is None else schema_name)
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import (
     SqlQueueTranslator,
@@ -69,7 +70,9 @@ def build_sqlqueue_definitions(
         )
     (key,) = keys
     schema = (
-        resource.schema_name if resource is not None and not isinstance(resource.schema_name, dg.EnvVar) else "sqlqueue"
+        resource.schema_name
+        if resource is not None and not isinstance(resource.schema_name, dg.EnvVar)
+        else default_schema()
     )
     each = [_translated(consumer, translator, schema) for consumer in each]
     specs = {

@@ -6,6 +6,7 @@ What a migration is: see `migration_files`. Which versions of schema and code wo
 import asyncio
 import contextlib
 import itertools
+import shlex
 from collections.abc import AsyncIterator, Iterator
 from functools import cache, partial
 from typing import Any
@@ -258,7 +259,7 @@ def _applied(database: Database) -> list[tuple[int, int]]:
         except (psycopg.errors.UndefinedTable, SchemaMissing):
             raise SchemaMissing(
                 f"schema {database.schema!r} of {database.where} does not hold the queue's tables."
-                " Make them with: sqlqueue migrate"
+                f" Make them with: sqlqueue migrate --schema {shlex.quote(database.schema)}"
             ) from None
 
 

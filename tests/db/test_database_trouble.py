@@ -153,7 +153,9 @@ def test_a_missing_schema_is_reported_with_its_cure(url: str, spec: QueueSpec[Wo
             lambda: migrations.check(queue.database),
         ]
         for call in calls:
-            with pytest.raises(SchemaMissing, match=r"schema 'not_made' of .* Make them with: sqlqueue migrate"):
+            with pytest.raises(
+                SchemaMissing, match=r"schema 'not_made' of .* Make them with: sqlqueue migrate --schema not_made"
+            ):
                 call()
 
 

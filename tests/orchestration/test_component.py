@@ -45,6 +45,25 @@ def test_several_components_share_the_resource(project: Loader) -> None:
     assert shared_resource("SQLQUEUE_URL") is shared_resource("SQLQUEUE_URL", "sqlqueue")
 
 
+def test_the_schema_is_the_one_of_the_environment_unless_it_is_given(
+    project: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQLQUEUE_SCHEMA", "of_the_environment")
+    project.write()
+    project.write("orders", schema_name="given", resource_key="other")
+    with project.loaded() as defs:
+        dg.Definitions.validate_loadable(defs)
+        assert {key: one.schema_name for key, one in (defs.resources or {}).items()} == {
+            "sqlqueue": "of_the_environment",
+            "other": "given",
+        }
+        assert {spec.metadata["dagster/table_name"] for spec in defs.resolve_all_asset_specs()} == {
+            "of_the_environment.job",
+            "given.job",
+        }
+    assert shared_resource() is shared_resource("SQLQUEUE_URL", "of_the_environment")
+
+
 def test_a_project_may_bring_its_own_resource(project: Loader) -> None:
     project.write(resource=False)
     (project.defs / "resources.py").write_text(
