@@ -3,7 +3,8 @@
 Nothing depends on them: leases and slots expire by themselves. Dagster handles five ended runs a tick, so they may be late.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dagster as dg
@@ -16,13 +17,16 @@ from dagster_sqlqueue.orchestration.run_claims import give_back, run_worker
 from dagster_sqlqueue.orchestration.sensor import slot_of
 from dagster_sqlqueue.orchestration.summary import report_ended_run
 
+_NAMES_LIMIT = 60
+"""The most characters of names in a prefix: Dagster's pages show the names of sensors in a column."""
+
 _ENDED = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "cancelled"}
 
 
 def build_cleanup_sensors(
     jobs: Sequence[DrainJob[Any] | dg.JobDefinition],
     *,
-    prefix: str = "sqlqueue",
+    prefix: str | None = None,
     resource_key: str = RESOURCE_KEY,
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -35,7 +39,8 @@ def build_cleanup_sensors(
 
     Args:
         jobs: the jobs to watch: consumers, and jobs of graphs that claim.
-        prefix: the beginning of the sensors' names.
+        prefix: the beginning of the sensors' names, `<prefix>_failed_runs` and `<prefix>_cancelled_runs`; None: the names of
+            the jobs.
         resource_key: of the resource of all of these jobs.
         minimum_interval_seconds: between two ticks.
         default_status: whether they start with the code location, or when a user switches them on.
@@ -51,12 +56,14 @@ def build_cleanup_sensors(
             f"the cleanup sensors need the jobs to watch, each once; given were: {', '.join(names) or 'none'}"
         )
 
+    begin = joined_names(names) if prefix is None else prefix
+
     def build(status: dg.DagsterRunStatus, ended: str) -> dg.SensorDefinition:
         how = "failed" if status is dg.DagsterRunStatus.FAILURE else "was cancelled"
 
         @dg.run_status_sensor(
             run_status=status,
-            name=f"{prefix}_{ended}_runs",
+            name=f"{begin}_{ended}_runs",
             monitored_jobs=definitions,
             minimum_interval_seconds=minimum_interval_seconds,
             default_status=default_status,
@@ -84,3 +91,16 @@ def build_cleanup_sensors(
         return clean_up
 
     return [build(status, ended) for status, ended in _ENDED.items()]
+
+
+def joined_names(names: Iterable[str]) -> str:
+    """Join names to a part of a definition's name, the same for the same names in any order, and another for others.
+
+    Returns:
+        `a__b`; for long names the first one, their number and a hash of all.
+    """
+    ordered = sorted(names)
+    joined = "__".join(ordered)
+    if len(joined) <= _NAMES_LIMIT or len(ordered) == 1:
+        return joined
+    return f"{ordered[0]}_and_{len(ordered) - 1}_more_{hashlib.sha256(joined.encode()).hexdigest()[:8]}"

@@ -176,6 +176,14 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
         ),
     ] = True
 
+    add_asset: Annotated[
+        bool,
+        said(
+            "Whether to add the queue's asset; false where the project has one of that key, such as that of"
+            " build_fanout_asset.",
+            False,
+        ),
+    ] = True
     asset: Annotated[TranslationFn[QueueAssetData] | None, AssetResolver()] = None
     freshness: Annotated[
         FreshnessAttributes | None,
@@ -272,7 +280,7 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
             resource_key=self.resource_key,
         )
         return dg.Definitions(
-            assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))],
+            assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))] if self.add_asset else None,
             asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key, resource_key=self.resource_key)],
             jobs=[consumer.job, build_create_job(spec, resource_key=self.resource_key), observe, *launchpad],
             sensors=sensors,

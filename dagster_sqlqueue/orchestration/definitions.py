@@ -1,7 +1,7 @@
 """All Dagster definitions of consumers' queues: jobs, sensors, assets, checks and the resource."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -16,7 +16,7 @@ from dagster_sqlqueue.orchestration.assets import (
     queue_asset_key,
 )
 from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueue_checks
-from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors
+from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors, joined_names
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
@@ -28,6 +28,7 @@ def build_sqlqueue_definitions(
     consumers: QueueConsumer[Any] | Sequence[QueueConsumer[Any]],
     *,
     resource: SqlQueueResource | None = None,
+    fan_outs: Sequence[dg.AssetsDefinition] = (),
     translator: SqlQueueTranslator | None = None,
     thresholds: CheckThresholds | None = None,
     freshness_policy: dg.FreshnessPolicy | None = None,
@@ -45,6 +46,8 @@ def build_sqlqueue_definitions(
     Args:
         consumers: of `queue_consumer`, all with the same resource key. For a second database, call this again and merge.
         resource: their database; None: other definitions have the resource.
+        fan_outs: assets of `build_fanout_asset` for some of these queues; they are the queues' assets, and part of the
+            definitions.
         translator: makes the assets of queues. Jobs, sensors and checks report on the keys that it returns; a consumer that
             has an `asset_key` of its own keeps that.
         thresholds: of the checks; None: the defaults.
@@ -54,7 +57,8 @@ def build_sqlqueue_definitions(
         default_status: of the sensors that do not set it themselves.
 
     Raises:
-        InvalidInput: there is no consumer, or they have several resource keys.
+        InvalidInput: there is no consumer, they have several resource keys, or an asset of `fan_outs` is of no queue of
+            theirs.
 
     Example:
         ```python
@@ -81,6 +85,12 @@ def build_sqlqueue_definitions(
         ).replace_attributes(key=consumer.asset_key)
         for consumer in each
     }
+    fanned_out = {asset for fan_out in fan_outs for asset in fan_out.keys}
+    if strange := fanned_out - specs.keys():
+        raise InvalidInput(
+            f"fan_outs has the assets {_keys(strange)}, and the consumers report on {_keys(specs)}; give the fan-outs of the"
+            " consumers' queues, made with the same translator"
+        )
     observers = dict(_observe_jobs(each, key))
     queues = {consumer.spec.name: consumer.spec for consumer in each}
     sensors = [
@@ -95,7 +105,7 @@ def build_sqlqueue_definitions(
         for consumer in each
     ]
     return dg.Definitions(
-        assets=list(specs.values()),
+        assets=[*(spec for asset, spec in specs.items() if asset not in fanned_out), *fan_outs],
         asset_checks=[
             build_sqlqueue_checks(consumer.spec, thresholds, asset_key=consumer.asset_key, resource_key=key)
             for consumer in {consumer.asset_key: consumer for consumer in each}.values()
@@ -110,15 +120,17 @@ def build_sqlqueue_definitions(
             *sensors,
             *build_cleanup_sensors(
                 each,
-                prefix="_".join(
-                    ["sqlqueue" if key == RESOURCE_KEY else key, *(sorted(queues) if len(queues) == 1 else [])]
-                ),
+                prefix=f"{key}_{joined_names(queues)}",
                 resource_key=key,
                 default_status=default_status,
             ),
         ],
         resources={key: resource} if resource is not None else None,
     )
+
+
+def _keys(keys: Iterable[dg.AssetKey]) -> str:
+    return ", ".join(sorted(key.to_user_string() for key in keys))
 
 
 def _translated(consumer: QueueConsumer[Any], translator: SqlQueueTranslator | None, schema: str) -> QueueConsumer[Any]:

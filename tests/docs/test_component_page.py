@@ -72,5 +72,6 @@ def test_every_attribute_has_a_description_and_is_on_the_page() -> None:
     (said,) = (
         yaml.safe_load(text)["attributes"] for name, text in FILES.items() if name.endswith("payments/defs.yaml")
     )
-    assert set(properties) - set(said) == {"resource", "max_running_per_key"}
+    assert set(properties) - set(said) == {"resource", "add_asset", "max_running_per_key"}
     assert "`resource: false`" in PAGE
+    assert "`add_asset: false`" in PAGE

@@ -64,6 +64,28 @@ def test_the_schema_is_the_one_of_the_environment_unless_it_is_given(
     assert shared_resource() is shared_resource("SQLQUEUE_URL", "of_the_environment")
 
 
+def test_a_project_may_bring_the_asset_of_a_queue(project: Loader) -> None:
+    project.write("daily", add_asset=False)
+    (project.defs / "fan_out.py").write_text(
+        textwrap.dedent("""
+        import dagster as dg
+        from dagster_sqlqueue import QueueSpec
+        from dagster_sqlqueue.orchestration import DailyAccount, build_fanout_asset
+
+
+
+        @dg.definitions
+        def fan_out():
+            days = dg.DailyPartitionsDefinition(start_date="2026-01-01")
+            return dg.Definitions(assets=[build_fanout_asset(QueueSpec("daily", DailyAccount), list, days)])
+        """)
+    )
+    with project.loaded() as defs:
+        dg.Definitions.validate_loadable(defs)
+        graph = defs.resolve_asset_graph()
+        assert graph.materializable_asset_keys == graph.get_all_asset_keys() == {queue_asset_key("daily")}
+
+
 def test_a_project_may_bring_its_own_resource(project: Loader) -> None:
     project.write(resource=False)
     (project.defs / "resources.py").write_text(

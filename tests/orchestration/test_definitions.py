@@ -14,12 +14,17 @@ from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.orchestration import (
+    DailyAccount,
     EnqueuedGroup,
     QueueAssetData,
+    QueueConsumer,
     SqlQueueResource,
     SqlQueueTranslator,
     build_claim_op,
+    build_cleanup_sensors,
     build_complete_op,
+    build_fanout_asset,
+    build_fanout_schedule,
     build_give_back_hook,
     build_group_op,
     build_group_sensor,
@@ -142,6 +147,52 @@ def test_everything_comes_from_one_call(
     result = drain(defs, "drain_emails", "work_off_emails", instance, tick(defs, "emails_sensor", instance))
     assert done_by(result, "work_off_emails")["succeeded"] == 1
     assert "other settings" not in str([log.user_message for log in instance.all_logs(result.run_id)])
+
+
+def test_what_several_calls_make_can_be_merged() -> None:
+    def consumers(*names: str) -> list[QueueConsumer[Any]]:
+        return [queue_consumer(QueueSpec(name, Work))(lambda job: None) for name in names]
+
+    @dg.job
+    def send_emails() -> None:
+        build_complete_op(EMAILS)(build_claim_op(EMAILS)())
+
+    merged = dg.Definitions.merge(
+        build_sqlqueue_definitions(consumers("a", "b"), resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))),
+        build_sqlqueue_definitions(consumers("c", "d")),
+        build_sqlqueue_definitions(consumers("a_b")),
+        build_sqlqueue_definitions(consumers(*(f"queue_of_a_long_name_{n}" for n in range(5)))),
+        build_sqlqueue_definitions(consumers(*(f"queue_of_a_long_name_{n}" for n in range(5, 9)))),
+        dg.Definitions(jobs=[send_emails], sensors=build_cleanup_sensors([send_emails])),
+    )
+    dg.Definitions.validate_loadable(merged)
+    assert {
+        "sqlqueue_a__b_failed_runs",
+        "sqlqueue_c__d_cancelled_runs",
+        "sqlqueue_a_b_failed_runs",
+        "send_emails_failed_runs",
+    } <= {sensor.name for sensor in merged.sensors or ()}
+
+
+def test_a_queue_that_a_fan_out_fills_has_the_asset_of_the_fan_out() -> None:
+    spec = QueueSpec("daily", DailyAccount)
+
+    @queue_consumer(spec)
+    def analyse(job: Job[DailyAccount]) -> None: ...
+
+    fan_out = build_fanout_asset(spec, list, dg.DailyPartitionsDefinition(start_date="2026-01-01"))
+    resource = SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL"))
+    defs = dg.Definitions.merge(
+        build_sqlqueue_definitions([analyse, send], resource=resource, fan_outs=[fan_out]),
+        dg.Definitions(schedules=[build_fanout_schedule(fan_out)]),
+    )
+    dg.Definitions.validate_loadable(defs)
+    graph = defs.resolve_asset_graph()
+    assert graph.get(queue_asset_key("daily")).is_partitioned
+    assert graph.materializable_asset_keys == {queue_asset_key("daily")}
+    assert graph.get_all_asset_keys() == {queue_asset_key("daily"), queue_asset_key("emails")}
+    with pytest.raises(InvalidInput, match=r"fan_outs has the assets queues/daily, .* on queues/emails"):
+        build_sqlqueue_definitions(send, fan_outs=[fan_out])
 
 
 def test_settings_that_differ_are_named_by_each_run(

@@ -129,7 +129,7 @@ def test_an_interrupted_run_s_jobs_are_given_back_by_a_sensor(queue: SqlQueue, d
         with context:
             failed(context)
         assert queue.depth("work").ready == 10
-    assert {failed.name, cancelled.name} == {"sqlqueue_failed_runs", "sqlqueue_cancelled_runs"}
+    assert {failed.name, cancelled.name} == {f"{graph.name}_failed_runs", f"{graph.name}_cancelled_runs"}
 
 
 def test_a_job_that_breaks_the_graph_each_time_ends_in_the_dead_letter(queue: SqlQueue, in_memory: Deployment) -> None:

@@ -230,7 +230,7 @@ def test_what_a_killed_run_held_is_given_back_at_once(
     deployment.instance.report_run_failed(run)
     (ended,) = deployment.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
     failed, cancelled = build_cleanup_sensors([consumer])
-    assert (failed.name, cancelled.name) == ("sqlqueue_failed_runs", "sqlqueue_cancelled_runs")
+    assert (failed.name, cancelled.name) == ("drain_work_failed_runs", "drain_work_cancelled_runs")
 
     def evaluate() -> Any:
         context = dg.build_run_status_sensor_context(
