@@ -3,6 +3,7 @@
 import math
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import is_whole
 from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 
 MOST_MEASURED = 500
@@ -40,8 +41,8 @@ class BatchSize:
     __slots__ = ("_measured", "now", "seconds")
 
     def __init__(self, given: int | None, *, measured: bool = False) -> None:
-        if given is not None and not 1 <= given <= MAX_BATCH:
-            raise InvalidInput(f"batch_size is {given}; it must be 1 to {MAX_BATCH:,}")
+        if given is not None and not is_whole(given, 1, MAX_BATCH):
+            raise InvalidInput(f"batch_size is {given!r}; it must be 1 to {MAX_BATCH:,}")
         self._measured = measured and given is None
         self.now = given or (1 if measured else _USUAL)
         self.seconds = math.inf

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
@@ -18,7 +19,7 @@ from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
-from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_called_with_one
+from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_batch, check_called_with_one
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
@@ -125,16 +126,17 @@ class Consumer(Generic[Payload]):
         bucket_order = BucketOrder(None if first is None else list(check_buckets(first)), region)
         self._idle = False
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
-        if lease_seconds is not None and not 0 < lease_seconds <= MAX_DELAY_SECONDS:
-            raise InvalidInput(f"lease_seconds is {lease_seconds}; it must be positive, at most a hundred years")
-        if job_timeout_seconds is not None and not job_timeout_seconds > 0:
-            raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds}; it must be positive")
+        if not _seconds(lease_seconds, most=MAX_DELAY_SECONDS):
+            raise InvalidInput(f"lease_seconds is {lease_seconds!r}; it must be positive, at most a hundred years")
+        if not _seconds(job_timeout_seconds):
+            raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
         if mode not in list(Mode):
             raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
         self._mode = Mode(mode)
         if self._mode is Mode.TRANSACTIONAL and filter is not None:
             raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
         check_called_with_one(spec, handler)
+        check_batch(spec, handler, batch)
         caller = Caller(spec, hooked(handler, self._hooks), batch)
         if self._mode is Mode.TRANSACTIONAL and caller.shape is not Shape.JOB:
             raise InvalidInput(
@@ -398,3 +400,8 @@ class Consumer(Generic[Payload]):
         finally:
             if self._member.has_turn:
                 self._member.pass_turn()
+
+
+def _seconds(value: object, most: float = math.inf) -> bool:
+    """Whether it is None or a positive number."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most)

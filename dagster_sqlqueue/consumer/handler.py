@@ -6,13 +6,14 @@ import functools
 import inspect
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Sequence
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, is_whole
 from dagster_sqlqueue.payload import redacted_text, serialization
 from dagster_sqlqueue.payload.storable import storable_text
 
@@ -22,7 +23,7 @@ Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
 AsyncHandler: TypeAlias = Callable[[Job[Payload]], Awaitable[Outcome | None]]
 """Called for all jobs of a batch, which then take their time side by side on one event loop."""
 
-BatchHandler: TypeAlias = Callable[[Sequence[Job[Payload]]], Any]
+BatchHandler: TypeAlias = Callable[[list[Job[Payload]]], Any]
 """Called once for a batch. Returns an outcome for each job, in their order; or one for all of them, None being `Done()`.
 Another number of outcomes rejects all of them. May be async.
 """
@@ -104,6 +105,8 @@ def check_called_with_one(spec: QueueSpec[Any], handler: Any) -> None:
     Raises:
         InvalidInput: it cannot: every call would fail.
     """
+    if not callable(handler):
+        raise InvalidInput(f"the handler of {spec.label} is {handler!r:.100}; it must be a function of one job")
     signature = signature_called(handler)
     if signature is None:
         return
@@ -118,14 +121,51 @@ def check_called_with_one(spec: QueueSpec[Any], handler: Any) -> None:
         ) from None
 
 
+def takes_batch(handler: Any) -> bool | None:
+    """Return whether a handler says by its annotation that it takes a list of jobs; None if it says nothing of jobs."""
+    try:
+        hints = typing.get_type_hints(function_behind(handler))
+        annotation = hints[next(name for name in inspect.signature(handler).parameters if name in hints)]
+    except (NameError, TypeError, ValueError, AttributeError, StopIteration):
+        return None
+    if Job in (annotation, typing.get_origin(annotation)):
+        return False
+    listed = typing.get_origin(annotation)
+    parts = typing.get_args(annotation)
+    if inspect.isclass(listed) and issubclass(listed, Iterable) and len(parts) == 1:
+        return True if Job in (parts[0], typing.get_origin(parts[0])) else None
+    return None
+
+
+def check_batch(spec: QueueSpec[Any], handler: Any, batch: bool) -> None:
+    """Raise an error if a handler says by its annotation that it takes a list of jobs where it is called with one, or one
+    where it is called with a list.
+
+    Raises:
+        InvalidInput: it does: every call would fail.
+    """
+    said = takes_batch(handler)
+    if said is None or said == batch:
+        return
+    name = getattr(function_behind(handler), "__qualname__", repr(handler)).rpartition("<locals>.")[2]
+    raise InvalidInput(
+        f"the handler {name!r:.100} of {spec.label} takes "
+        + (
+            "a list of jobs by its annotation, and is called with one at a time; give batch=True, or let it take a Job"
+            if said
+            else "one job by its annotation, and batch=True calls it with a list; leave batch out, or let it take a list"
+        )
+    )
+
+
 def check_concurrency(concurrency: int) -> None:
     """Raise an error if so many jobs cannot be handled at a time.
 
     Raises:
         InvalidInput: the number is out of range.
     """
-    if not 1 <= concurrency <= MAX_CONCURRENCY:
-        raise InvalidInput(f"concurrency is {concurrency}; it must be 1 to {MAX_CONCURRENCY:,}")
+    if not is_whole(concurrency, 1, MAX_CONCURRENCY):
+        raise InvalidInput(f"concurrency is {concurrency!r}; it must be 1 to {MAX_CONCURRENCY:,}")
 
 
 class Shape(enum.StrEnum):

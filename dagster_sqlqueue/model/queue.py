@@ -69,7 +69,7 @@ class RateLimit:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if not _whole(self.starts, 1) or not _positive(self.seconds):
+        if not is_whole(self.starts, 1) or not _positive(self.seconds):
             raise InvalidInput(
                 f"{self} is not usable: starts must be a whole number of at least 1, seconds positive and at most a hundred"
                 " years"
@@ -127,19 +127,29 @@ class QueueSpec(Generic[Payload]):
             )
         check_bucket_count(self.bucket_count, self.name)
         check_seconds("lease_seconds", self.lease_seconds, self.name)
-        if not _whole(self.max_attempts, 1, MAX_ATTEMPTS):
+        if not is_whole(self.max_attempts, 1, MAX_ATTEMPTS):
             raise InvalidInput(
                 f"max_attempts of queue {self.name!r} is {self.max_attempts!r}; it must be 1 to {MAX_ATTEMPTS:,}"
+            )
+        if not (isinstance(self.backoff, Backoff) or callable(self.backoff)):
+            raise InvalidInput(
+                f"backoff of queue {self.name!r} is {self.backoff!r:.100}; it must be a Backoff, such as Backoff(seconds=5),"
+                " or a function of the attempt"
+            )
+        if not (self.rate is None or isinstance(self.rate, RateLimit)):
+            raise InvalidInput(
+                f"rate of queue {self.name!r} is {self.rate!r:.100}; it must be a RateLimit, such as RateLimit(10, 60), or"
+                " None"
             )
         if self.timeout_seconds is not None:
             check_seconds("timeout_seconds", self.timeout_seconds, self.name)
         for setting in ("max_running", "max_running_per_key"):
             value = getattr(self, setting)
-            if value is not None and not _whole(value, 1):
+            if value is not None and not is_whole(value, 1):
                 raise InvalidInput(
                     f"{setting} of queue {self.name!r} is {value!r}; it must be a whole number of at least 1, or None"
                 )
-        if not _whole(self.retention_days, 0):
+        if not is_whole(self.retention_days, 0):
             raise InvalidInput(
                 f"retention_days of queue {self.name!r} is {self.retention_days!r}; it must be a whole number of days, or 0"
                 " for ever"
@@ -184,7 +194,8 @@ def _one_of(kind: type[Member], value: str, setting: str, queue: str) -> Member:
         ) from None
 
 
-def _whole(value: object, least: int, most: int = 2**31 - 1) -> bool:
+def is_whole(value: object, least: int, most: int = 2**31 - 1) -> bool:
+    """Return whether a value is a whole number, and no truth value, within bounds."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -211,7 +222,7 @@ def check_bucket_count(count: int, queue: str) -> int:
     Raises:
         InvalidInput: it may not.
     """
-    if not _whole(count, 1, MAX_BUCKETS):
+    if not is_whole(count, 1, MAX_BUCKETS):
         raise InvalidInput(f"bucket_count of queue {queue!r} is {count!r}; it must be 1 to {MAX_BUCKETS}")
     return count
 

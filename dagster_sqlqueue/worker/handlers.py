@@ -15,8 +15,10 @@ from dagster_sqlqueue.consumer.handler import (
     AsyncHandler,
     Handler,
     check_awaited,
+    check_batch,
     check_called_with_one,
     check_concurrency,
+    takes_batch,
 )
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
@@ -92,6 +94,7 @@ def handles(
 
     def decorate(handler: Handler[Payload] | AsyncHandler[Payload]) -> QueueHandler[Payload]:
         check_handler(spec, handler)
+        check_batch(spec, handler, batch=False)
         return QueueHandler(spec, handler, lease_seconds, job_timeout_seconds, concurrency)
 
     return decorate
@@ -103,11 +106,9 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     Raises:
         InvalidInput: as for `handles`.
     """
-    name = getattr(handler, "__qualname__", repr(handler))
-    if not callable(handler):
-        raise InvalidInput(f"the handler of queue {spec.name!r} is {name:.100}; it must be a function of one job")
-    check_awaited(spec, handler)
     check_called_with_one(spec, handler)
+    check_awaited(spec, handler)
+    name = getattr(handler, "__qualname__", repr(handler))
     taken = payload_of(handler)
     if taken is not None and not issubclass(spec.payload, taken):
         raise InvalidInput(
@@ -152,7 +153,7 @@ def load(reference: str) -> QueueHandler[Any]:
             " dagster_sqlqueue, where spec is its QueueSpec"
         )
     check_handler(spec, handler)
-    if getattr(found, "batch", False):
+    if getattr(found, "batch", False) or takes_batch(handler):
         raise InvalidInput(
             f"handler {reference!r} takes all jobs of a claim at once, and this worker calls handlers for one job each;"
             " work it off by Consumer(…, batch=True) or in Dagster"

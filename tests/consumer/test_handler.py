@@ -2,13 +2,28 @@
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Cancel, Consumer, Done, Hold, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
+from dagster_sqlqueue import (
+    Cancel,
+    Consumer,
+    Done,
+    Hold,
+    Job,
+    NewJob,
+    QueueSpec,
+    Reject,
+    Retry,
+    Snooze,
+    SqlQueue,
+    handles,
+)
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState, Mode
 from dagster_sqlqueue.queue.endings import Ending
@@ -244,6 +259,61 @@ def test_transactional_mode_takes_plain_handlers_only(queue: SqlQueue, spec: Que
         Consumer(queue, spec, handler, mode=Mode.TRANSACTIONAL)
     with pytest.raises(InvalidInput, match="a batch one"):
         Consumer(queue, spec, lambda jobs: None, batch=True, mode=Mode.TRANSACTIONAL)
+
+
+def test_an_annotation_that_does_not_fit_the_call_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    def many(jobs: list[Job[Work]]) -> None: ...
+
+    def sequence(jobs: Sequence[Job[Any]]) -> None: ...
+
+    async def awaited(jobs: "list[Job[Work]]") -> None: ...
+
+    def one(job: Job[Work]) -> None: ...
+
+    def unsaid(jobs: list[Any]) -> None: ...
+
+    for handler in (many, sequence, awaited):
+        with pytest.raises(InvalidInput, match=r"takes a list of jobs by its annotation, .*; give batch=True"):
+            Consumer(queue, spec, handler)
+        with pytest.raises(InvalidInput, match="takes a list of jobs by its annotation"):
+            handles(spec)(handler)  # type: ignore[arg-type]
+        Consumer(queue, spec, handler, batch=True)
+    with pytest.raises(InvalidInput, match="takes one job by its annotation, and batch=True calls it with a list"):
+        Consumer(queue, spec, one, batch=True)
+    for batch in (True, False):
+        Consumer(queue, spec, unsaid, batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"handler": None}, "the handler of queue 'work' is None; it must be a function of one job"),
+        ({"handler": "send"}, "the handler of queue 'work' is 'send'"),
+        ({"batch_size": "8"}, "batch_size is '8'; it must be 1 to 10,000"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"concurrency": "8"}, "concurrency is '8'; it must be 1 to 1,000"),
+        ({"lease_seconds": timedelta(seconds=5)}, "lease_seconds is datetime.timedelta"),
+        ({"job_timeout_seconds": float("nan")}, "job_timeout_seconds is nan; it must be positive"),
+    ],
+)
+def test_what_would_fail_for_each_job_is_refused_at_once(
+    queue: SqlQueue, spec: QueueSpec[Work], given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        Consumer(queue, spec, **{"handler": lambda job: None, **given})
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"backoff": 5}, "backoff of queue 'work' is 5; it must be a Backoff"),
+        ({"rate": (10, 60)}, "rate of queue 'work' is (10, 60); it must be a RateLimit"),
+        ({"max_attempts": "3"}, "max_attempts of queue 'work' is '3'"),
+    ],
+)
+def test_what_is_no_setting_of_a_queue_is_refused(setting: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(words)):
+        QueueSpec("work", Work, **setting)
 
 
 def test_progress_of_jobs_side_by_side_is_written_for_each(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
