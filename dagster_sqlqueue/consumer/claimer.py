@@ -7,13 +7,12 @@ from uuid import UUID
 
 from dagster_sqlqueue.consumer.failure_log import log_buried
 from dagster_sqlqueue.consumer.idle import Idle
-from dagster_sqlqueue.consumer.leased import Work
+from dagster_sqlqueue.consumer.leased import PASSING, Work
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -236,10 +235,10 @@ class Claimer:
             self._member.pass_turn()
 
     def _claimed(self, limit: int, *, joining: bool = False, beside: bool = False) -> list[ClaimedJob]:
-        """Claim; a database that is away is waited for."""
+        """Claim; a database that is away is waited for, and so is what keeps a claim waiting for longer than a timeout."""
         try:
             return self._claim(limit, joining, beside)
-        except DatabaseUnavailable as error:
+        except PASSING as error:
             return self._work.once_back(error, partial(self._claim, limit, joining, beside))
 
     def _claim(self, limit: int, joining: bool, beside: bool) -> list[ClaimedJob]:

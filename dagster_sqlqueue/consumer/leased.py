@@ -19,6 +19,7 @@ from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.consumer.progress import Reporter
 from dagster_sqlqueue.consumer.settlement import DrainSummary, Settlement, settle
+from dagster_sqlqueue.db.driver_errors import TIMED_OUT
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
@@ -32,6 +33,9 @@ logger = logging.getLogger("dagster_sqlqueue")
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 1.0
+
+PASSING = (DatabaseUnavailable, *TIMED_OUT)
+"""Errors after which a statement is repeated as long as the time is not up: also of one that a timeout has ended."""
 
 
 @dataclass(slots=True)
@@ -70,18 +74,18 @@ class Work(Generic[Payload]):
         return None if isinstance(self.spec.backoff, Backoff) else self.spec.backoff
 
     def patiently(self) -> tenacity.Retrying:
-        """Attempts at something, as long as the database is away and its time is not up."""
-        return while_away(self.spec.name, self.patience_seconds, self.stopping)
+        """Attempts at something, as long as its time is not up, after an error of `PASSING`."""
+        return while_away(self.spec.name, self.patience_seconds, self.stopping, after=PASSING)
 
-    def once_back(self, error: DatabaseUnavailable, call: Callable[[], T]) -> T:
-        """Call again, as long as the database is away and its time is not up, and return what the call returns.
+    def once_back(self, error: Exception, call: Callable[[], T]) -> T:
+        """Call again, as long as the error is of `PASSING` and the time is not up, and return what the call returns.
 
         Args:
             error: what the first call raised, which was made without `patiently`: it costs as much as a short statement.
             call: to be made again.
 
         Raises:
-            DatabaseUnavailable: of the last call.
+            DatabaseUnavailable, LockNotAvailable, QueryCanceled: of the last call.
         """
         first = [error]
 
@@ -141,16 +145,23 @@ class Work(Generic[Payload]):
         log_lost([job], "no handler began it")
 
 
-def while_away(about: str, seconds: float, stopping: threading.Event | None = None) -> tenacity.Retrying:
+def while_away(
+    about: str,
+    seconds: float,
+    stopping: threading.Event | None = None,
+    *,
+    after: tuple[type[Exception], ...] = (DatabaseUnavailable,),
+) -> tenacity.Retrying:
     """Attempts at something, as long as the database is away and neither the time is up nor the event set.
 
     Args:
         about: what is worked on, for the log.
         seconds: how long a database that went away is waited for.
         stopping: ends the waiting before; None: nothing does.
+        after: the errors after which there is another attempt.
     """
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(DatabaseUnavailable),
+        retry=tenacity.retry_if_exception_type(after),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
         stop=tenacity.stop_after_delay(seconds) | tenacity.stop_when_event_set(stopping or threading.Event()),
         before_sleep=lambda state: logger.warning("%s: %s", about, state.outcome and state.outcome.exception()),
@@ -258,7 +269,7 @@ def finish_uncertain(work: Work[Any], endings: Endings) -> None:
 def _finish(work: Work[Any], endings: Endings, finish: Finish) -> None:
     try:
         accepted = finish(endings)
-    except DatabaseUnavailable as error:
+    except PASSING as error:
         accepted = work.once_back(error, partial(_finish_again, work, endings, finish))
     _count(work, endings, accepted)
 
@@ -278,6 +289,8 @@ def _count(work: Work[Any], endings: Endings, accepted: set[UUID] | None) -> Non
 def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], set[UUID]]) -> set[UUID]:
     try:
         accepted = write()
+    except TIMED_OUT as error:
+        accepted = work.once_back(error, write)
     except DatabaseUnavailable as error:
         # The answer got lost, and the write perhaps not.
         work.once_back(error, write)

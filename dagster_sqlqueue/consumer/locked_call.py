@@ -88,7 +88,10 @@ def outcome_in(work: Work[Any], transaction: Transaction, claimed: ClaimedJob, b
         if connection.broken:
             # Whatever the handler made of it: its job goes on when the database is back.
             raise ConnectionLost("the connection was lost while a handler worked with it") from None
-        raise TransactionEnded(claimed, _CLOSED if connection.closed else _ENDED) from None
+        reason = _CLOSED if connection.closed else _ENDED
+        # What the handler has set in the session is committed, perhaps.
+        connection.close()
+        raise TransactionEnded(claimed, reason) from None
     return outcome
 
 

@@ -9,6 +9,9 @@ import psycopg
 from dagster_sqlqueue.errors import DatabaseUnavailable, SchemaMissing
 
 _SERIALIZATION: Final = {"40001", "40P01"}
+TIMED_OUT: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+"""Errors of a statement that a timeout, or an administrator, has ended: it changed nothing, and may succeed later."""
+
 _MISSING: Final = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UndefinedFunction,

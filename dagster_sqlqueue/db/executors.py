@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import odd_values, session_settings, statements
+from dagster_sqlqueue.db import odd_values, statements
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.own_session import COMMIT_AND_CHAIN, Answer, Bound, OwnSession, Together, numbered
 from dagster_sqlqueue.db.pool import execute, execute_together
@@ -50,6 +50,14 @@ class Home(Protocol):
 
     def first_steps(self) -> "list[tuple[str, Parameters]]":
         """Return the statements to send before the first one of a transaction of the library."""
+        ...
+
+    def lending(self, *, again: bool) -> bytes:
+        """Return the statements to send before a connection is lent to other code."""
+        ...
+
+    def taking_back(self) -> bytes:
+        """Return the statements to send after other code."""
         ...
 
 
@@ -136,22 +144,22 @@ class Transaction:
     def lend(self) -> "psycopg.Connection[Any]":
         """Return the connection of a transaction of the library, for statements of other code.
 
-        They are planned with the server's settings, and give the driver's kind of rows, whatever was set on the connection
-        when it was lent before. Call `take_back` before the next statement of the library, which needs plans by index.
+        They are planned with the server's settings, and give the driver's kind of rows, whatever was set when it was lent
+        before: settings of session and transaction, roles, kinds of rows. Call `take_back` before the next statement of the
+        library, which needs plans by index and the library's role.
         """
         self.connection.row_factory = tuple_row
         self.connection.cursor_factory = psycopg.Cursor
-        if not self._lent:
-            self.connection.execute(session_settings.OF_SERVER)
-            self._lent = True
-            # What is done with it may deallocate prepared statements.
-            self._session = None
+        self.connection.execute(self._database.lending(again=self._lent))
+        self._lent = True
+        # What is done with it may deallocate prepared statements.
+        self._session = None
         return self.connection
 
     def take_back(self) -> None:
-        """Restore the library's planner settings, if the connection was lent."""
+        """Restore the library's settings and role, if the connection was lent."""
         if self._lent:
-            self.connection.execute(session_settings.OF_TRANSACTION)
+            self.connection.execute(self._database.taking_back())
             self._lent = False
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@ Every connection is READ COMMITTED, in UTC and UTF-8, and has an application nam
 per transaction behind a pooler (see `session_settings`).
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -73,7 +74,7 @@ class Pool:
         pool_size: maximum number of open connections.
         application_name: name shown in `pg_stat_activity`.
         connect_timeout: seconds to wait for the server, or for a free connection of the pool.
-        statement_timeout: seconds; None for the server's setting.
+        statement_timeout: seconds; None for no limit, whatever is set for the role, unless the URL's `options` set it.
         pooler: kind of pooler between client and server, see `Pooler`; None: as in the URL (`?pooler=transaction`), or else
             detected when a connection is opened.
 
@@ -108,9 +109,6 @@ class Pool:
         self._url, in_url = pooler_of(parse_url(url))
         self.pooler = in_url if pooler is None else session_settings.pooler(pooler)
         self.shared = self.pooler is Pooler.TRANSACTION
-        self._settings = session_settings.Settings(
-            application_name[:63], None if statement_timeout is None else round(statement_timeout * 1000)
-        )
         self._given: dict[str, Any] = {
             "schema": schema,
             "application_name": application_name,
@@ -119,6 +117,11 @@ class Pool:
         }
         self.errors = ErrorTranslation(self.where, schema, self._url.username or "", pool_size)
         self._options = {**driver_options(self._url), "connect_timeout": connect_timeout, **_KEEPALIVES, **_ENCODING}
+        self._settings = session_settings.Settings(
+            application_name[:63],
+            None if statement_timeout is None else round(statement_timeout * 1000),
+            self._options.get("options", os.environ.get("PGOPTIONS", "")),
+        )
         if not self.shared:
             # A pooler would leave the name in the session, where it would apply to clients that set none.
             self._options["application_name"] = application_name[:63]
@@ -209,6 +212,18 @@ class Pool:
         if not self.shared:
             return []
         return [(statements.load(session_settings.STATEMENT, self.schema), self._settings.parameters)]
+
+    def lending(self, *, again: bool) -> bytes:
+        """Return the statements to send before a connection is lent to other code.
+
+        Args:
+            again: whether it was lent in this transaction before; what was set then is undone.
+        """
+        return self._settings.lend_again(shared=self.shared) if again else self._settings.lend
+
+    def taking_back(self) -> bytes:
+        """Return the statements to send after other code: they undo what it has set."""
+        return self._settings.take_back(shared=self.shared)
 
     def whole(self, texts: "Sequence[tuple[str, Parameters]]") -> "list[tuple[str, Parameters]]":
         """Return the statements of one pipelined transaction: BEGIN, `first_steps`, `texts`, COMMIT."""

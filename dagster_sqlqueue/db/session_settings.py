@@ -8,6 +8,7 @@ The plan tests check the plans that result from these settings.
 """
 
 import enum
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -38,14 +39,20 @@ _PLANS: Final = {
     "jit": "off",
 }
 
-_INPUT: Final = "array_nulls = on"
+_INPUT: Final = {"array_nulls": "on"}
 """The driver sends an array without values as text, whose NULLs would else be words."""
 
-_OURS: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in _PLANS.items())
-OF_TRANSACTION: Final = _OURS.encode()
-"""Statements that set the planner settings of the library, until the transaction ends."""
-OF_SERVER: Final = "; ".join(f"SET LOCAL {name} TO DEFAULT" for name in _PLANS).encode()
-"""Statements that restore the settings of server, database or role, for statements of other code."""
+_TIMEOUTS: Final = ("statement_timeout", "lock_timeout")
+"""Timeouts of a role that end a statement which only waits, for example for a lock: a job's end would fail, and its handler
+run again. Statements of other code keep them."""
+_WITHIN_TRANSACTIONS: Final = ("idle_in_transaction_session_timeout", "transaction_timeout")
+"""Timeouts of a role that end the session of a transaction: that of a batch lasts as long as its handlers."""
+
+_NEWER: Final = {"transaction_timeout"}
+"""Of those, what PostgreSQL 15 and 16 do not know."""
+
+_RESET: Final = b"RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; "
+"""Also undoes SET LOCAL, which lasts longer than the savepoint that was released."""
 
 STATEMENT: Final = "transaction_settings"
 """Name of the SQL file with the effect of `Settings.of_transaction`, for pipelined statements."""
@@ -54,29 +61,66 @@ _BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
 class Settings:
-    """Settings of one pool's connections: READ COMMITTED, UTC, plans by index.
+    """Settings of one pool's connections: READ COMMITTED, UTC, plans by index, no timeouts of the role.
 
     Args:
         application_name: name shown in `pg_stat_activity`.
-        statement_timeout: in milliseconds; None for the server's setting.
+        statement_timeout: in milliseconds; None for no limit.
+        options: session settings given on connect, as libpq takes them (`-c name=value`); timeouts of statements and locks
+            that they name are kept.
 
     Attributes:
         begin: statement that begins a transaction.
-        of_session: statements for a session of the connection's own.
-        of_transaction: statements for a transaction in a shared session.
+        of_session: statement for a session of the connection's own.
+        of_transaction: statement for a transaction in a shared session.
         parameters: parameters of `STATEMENT`.
+        lend: statements before those of other code, which are planned with the settings of server, database or role, and
+            have their timeouts, unless one was given to the library.
     """
 
-    def __init__(self, application_name: str, statement_timeout: int | None) -> None:
-        timeout = [] if statement_timeout is None else [f"statement_timeout = {statement_timeout}"]
-        own = ["TimeZone = 'UTC'", _INPUT, *timeout, *(f"{name} = {value}" for name, value in _PLANS.items())]
-        isolation = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED"
+    def __init__(self, application_name: str, statement_timeout: int | None, options: str = "") -> None:
+        kept = {"TimeZone": "UTC", **dict.fromkeys(_WITHIN_TRANSACTIONS, "0")}
+        if statement_timeout is not None:
+            kept["statement_timeout"] = str(statement_timeout)
+        timeouts = {name: "0" for name in _TIMEOUTS if name not in options and name not in kept}
+        ours = {**timeouts, **_PLANS, **_INPUT}
+        session = {"default_transaction_isolation": "read committed"}
+        transaction = {"application_name": application_name}
         self.begin = _BEGIN
-        self.of_session = "; ".join([isolation, *(f"SET {one}" for one in own)]).encode()
-        name = sql.SQL("SET LOCAL application_name = {}").format(application_name).as_bytes()
-        self.of_transaction = b"; ".join([name, *(f"SET LOCAL {one}".encode() for one in own)])
-        timeout_text = None if statement_timeout is None else str(statement_timeout)
-        self.parameters = {"application_name": application_name, "timeout": timeout_text}
+        self.of_session = _setting({**session, **kept, **ours}, local=False)
+        self.of_transaction = _setting({**transaction, **kept, **ours}, local=True)
+        self.parameters = {"application_name": application_name, "timeout": kept.get("statement_timeout", "0")}
+        self.lend = "; ".join(f"SET LOCAL {name} TO DEFAULT" for name in ours).encode()
+        self._lend_session = _RESET + _setting({**session, **kept}, local=False)
+        self._lend_transaction = _RESET + _setting({**transaction, **kept}, local=True)
+
+    def lend_again(self, *, shared: bool) -> bytes:
+        """Return the statements that undo what other code has set, before the statements of more of it.
+
+        Args:
+            shared: whether the session is shared.
+        """
+        return self._lend_transaction if shared else self._lend_session
+
+    def take_back(self, *, shared: bool) -> bytes:
+        """Return the statements that undo what other code has set, before the statements of the library.
+
+        Args:
+            shared: whether the session is shared.
+        """
+        return _RESET + (self.of_transaction if shared else self.of_session)
+
+
+def _setting(values: Mapping[str, str], *, local: bool) -> bytes:
+    """Return one statement that sets these, where the server knows them. It takes less time than a SET for each."""
+    flag = "true" if local else "false"
+    calls = []
+    for name, value in values.items():
+        call = sql.SQL(f"set_config('{name}', {{}}, {flag})").format(value)
+        if name in _NEWER:
+            call = sql.SQL(f"CASE WHEN current_setting('{name}', true) IS NOT NULL THEN {{}} END").format(call)
+        calls.append(call)
+    return (sql.SQL("SELECT ") + sql.SQL(", ").join(calls)).as_bytes()
 
 
 class LoadedInUtc(TimestamptzBinaryLoader):

@@ -49,7 +49,7 @@ class SqlQueueResource(CodeOnlyResource):
     statement_timeout_seconds: float | None = Field(
         default=None,
         gt=0,
-        description="The longest that a statement of a run may take; unset: the server's own limit.",
+        description="The longest that a statement of a run may take; unset: no limit.",
     )
     tick_timeout_seconds: float = Field(
         default=10.0,

@@ -78,10 +78,6 @@ def leaving_a_pipeline_open(job: Job[Work], effect: str) -> None:
     OPEN.append(pipeline)
 
 
-def changing_the_role(job: Job[Work], effect: str) -> None:
-    job.connection.execute("SET LOCAL ROLE pg_monitor")
-
-
 def ending_the_session(job: Job[Work], effect: str) -> None:
     job.connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
@@ -114,7 +110,6 @@ DISTURBING: dict[str, tuple[Callable[[Job[Work], str], Any], str]] = {
     "a COPY left open": (leaving_a_copy_open, "left a COPY, a stream or a pipeline"),
     "a stream left open": (leaving_a_stream_open, "left a COPY, a stream or a pipeline"),
     "a pipeline left open": (leaving_a_pipeline_open, "left a COPY, a stream or a pipeline"),
-    "another role": (changing_the_role, "could not be committed: AccessRefused"),
     "what fails at the commit": (failing_at_the_commit, "could not be committed: UniqueViolation"),
     "a lock not available at the commit": (refused_at_the_commit("55P03"), "could not be committed: LockNotAvailable"),
     "a time-out at the commit": (refused_at_the_commit("57014"), "could not be committed: QueryCanceled"),

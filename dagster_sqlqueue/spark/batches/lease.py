@@ -78,6 +78,7 @@ class Held:
         self._parameters = parameters
         self._database = queue.database
         self._connection = queue.database.apart()
+        self._patience: Parameters = {}
         self._snapshot = ""
         self._jobs = 0
         self._mover: threading.Thread | None = None
@@ -107,11 +108,22 @@ class Held:
         rows = self.transaction.run("batch_hold", {**self._parameters, "token": token})
         if not rows:
             raise lost(self._key)
-        milliseconds = str(max(round(lease_seconds * 1_000), 1))
-        self.transaction.run("batch_patience", {"lease_milliseconds": milliseconds})
+        self._patience = {"lease_milliseconds": str(max(round(lease_seconds * 1_000), 1))}
+        self.transaction.run("batch_patience", self._patience)
         self._connection.execute(_BEFORE_THE_MOVE)
         ((self._snapshot,),) = rows
         return self._snapshot
+
+    def lend(self) -> Transaction:
+        """Return the transaction, for the statements that write the results. Call `take_back` after them."""
+        self.transaction.lend()
+        self.transaction.run("batch_patience", self._patience)
+        return self.transaction
+
+    def take_back(self) -> None:
+        """Undo what those statements have set."""
+        self.transaction.take_back()
+        self.transaction.run("batch_patience", self._patience)
 
     def count(self) -> Counted:
         """What the snapshot has."""
@@ -133,7 +145,7 @@ class Held:
             for part in range(parts):
                 rows = self.transaction.run("move_batch", {**self._parameters, "buckets": buckets[part::parts]})
                 moved, followed = moved + rows[0][0], followed + rows[0][1]
-            self._connection.execute(b"SET LOCAL lock_timeout TO DEFAULT")
+            self._connection.execute(b"SET LOCAL lock_timeout = 0")
         except _CONFLICTS as error:
             raise Conflict(_first_line(error)) from error
         return moved, followed

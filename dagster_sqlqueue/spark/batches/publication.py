@@ -179,9 +179,8 @@ def _held_publication(queue: SqlQueue, batch: Batch, output: Mapping[str, Any], 
     try:
         held.settled()
         _apply_reports(batch, held)
-        held.transaction.lend()
-        yield held.transaction
-        held.transaction.take_back()
+        yield held.lend()
+        held.take_back()
         publish(queue, batch, held.transaction, output=output, unmoved=unmoved)
         committing = True
         held.commit()
