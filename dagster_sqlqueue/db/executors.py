@@ -30,6 +30,11 @@ CallerConnection: TypeAlias = Union[psycopg.Connection[Any], sa.Connection, "Ses
 Send: TypeAlias = Callable[[bytes], None]
 """Function that takes rows in COPY's binary format, without its header and trailer."""
 
+_TRANSACTION = "BEGIN", "COMMIT", ("ROLLBACK",)
+_SAVEPOINT = "SAVEPOINT sqlqueue", "RELEASE sqlqueue", ("ROLLBACK TO sqlqueue", "RELEASE sqlqueue")
+_NOT_STREAMED = {"stream_results": False, "yield_per": None}
+"""Whatever the connection's own options are: the driver declares a cursor for what is streamed."""
+
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_TRAILER = b"\xff\xff"
 
@@ -201,7 +206,7 @@ class SqlAlchemyExecutor:
         """Run one statement and return its rows; its effects are committed or rolled back with the caller's transaction."""
         try:
             sql = statements.load(name, self._database.schema)
-            result = self._connection.exec_driver_sql(sql, dict(parameters))
+            result = self._execute(sql, parameters)
             if not result.returns_rows:
                 return []
             try:
@@ -209,9 +214,9 @@ class SqlAlchemyExecutor:
             except odd_values.UNREADABLE:
                 return odd_values.rows(result.cursor, result.cursor.pgresult)
         except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
-            raise self._database.errors.explained(error, name, connection=self._driver) from None
+            raise self._database.errors.explained(error, name, connection=self._driver_of_any_kind) from None
         except UnicodeEncodeError as error:
-            raise _unsendable(error, self._connection.connection.driver_connection) from None
+            raise _unsendable(error, self._driver_of_any_kind) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
@@ -224,17 +229,35 @@ class SqlAlchemyExecutor:
     @contextlib.contextmanager
     def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
         """Run the block atomically: in a savepoint, or with driver autocommit in a transaction of its own."""
-        if self._driver.autocommit:
-            with self._driver.transaction():
-                yield self
-            return
-        with self._connection.begin_nested():
+        # Not by begin_nested(): on a connection that streams results its statements fail. Nor by a block of the driver's,
+        # which is awaited under SQLAlchemy's asyncio.
+        driver = self._driver_of_any_kind
+        alone = driver.autocommit and driver.info.transaction_status is TransactionStatus.IDLE
+        begin, commit, undo = _TRANSACTION if alone else _SAVEPOINT
+        self._execute(begin)
+        try:
             yield self
+        except BaseException:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                for statement in undo:
+                    self._execute(statement)
+            raise
+        self._execute(commit)
+
+    def _execute(self, statement: str, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
+        given = None if parameters is None else dict(parameters)
+        return self._connection.exec_driver_sql(statement, given, _NOT_STREAMED)
 
     @property
     def _driver(self) -> "psycopg.Connection[Any]":
-        driver = self._connection.connection.driver_connection
+        driver = self._driver_of_any_kind
         assert isinstance(driver, psycopg.Connection)
+        return driver
+
+    @property
+    def _driver_of_any_kind(self) -> "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]":
+        driver = self._connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection | psycopg.AsyncConnection)
         return driver
 
 
@@ -249,7 +272,8 @@ class AsyncTransaction:
         if not isinstance(connection, psycopg.AsyncConnection):
             raise InvalidInput(
                 f"connection is a {type(connection).__name__}; give a psycopg.AsyncConnection, or call the verb without"
-                " the a"
+                " the a. Through an AsyncSession or AsyncConnection of SQLAlchemy:"
+                " await it.run_sync(lambda inner: queue.enqueue(…, connection=inner))"
             )
         self._connection = connection
         self._database = database
@@ -314,9 +338,14 @@ def connection_of(session: object) -> sa.Connection:
     from sqlalchemy.orm import Session, scoped_session
 
     if not isinstance(session, Session | scoped_session):
+        kind = type(session).__name__
+        if type(session).__module__.startswith("sqlalchemy.ext.asyncio"):
+            raise InvalidInput(
+                f"connection is SQLAlchemy's {kind}; call the verb without the a through it, on psycopg:"
+                " await it.run_sync(lambda inner: queue.enqueue(…, connection=inner))"
+            )
         raise InvalidInput(
-            f"connection is a {type(session).__name__}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, or an"
-            " ORM Session"
+            f"connection is a {kind}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, or an ORM Session"
         )
     return session.connection()
 
