@@ -72,7 +72,8 @@ class ErrorTranslation:
         if isinstance(error, sa.exc.TimeoutError):
             return DatabaseUnavailable(
                 f"none of the {self._pool_size} connections to {self._where} became free in time; raise pool_size to the"
-                " number of threads that use the queue"
+                " number of threads that use the queue, and by one for each consumer in transactional mode: its transaction"
+                " has a connection while its handler uses the queue"
             )
         original = error.orig if isinstance(error, sa.exc.OperationalError) else error
         lost = psycopg.OperationalError | psycopg.errors.IdleInTransactionSessionTimeout

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dagster_sqlqueue import Job, QueueSpec, Retry, SqlQueue
+from dagster_sqlqueue import Job, NewJob, QueueSpec, Retry, SqlQueue
 from tests.support import Work, rows, value
 from tests.support.transactional import locked
 
@@ -151,3 +151,11 @@ def test_a_job_that_spoils_its_transaction_fails_by_itself(
     assert set(written) - {5} == {0, 1, 2, 3, 4, 6, 7}
     if "COMMIT" not in kind:
         assert written == Counter([0, 1, 2, 3, 4, 6, 7])
+
+
+def test_a_pool_without_a_connection_for_the_handler_is_named(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
+    queue.enqueue(spec, NewJob(Work(n=1), max_attempts=1))
+    with SqlQueue(url, schema=queue.database.schema, pool_size=1, connect_timeout=1) as single:
+        assert locked(single, spec, lambda job: single.depth("work")).drain().failed == 1
+    error = value(queue, "SELECT error FROM {s}.job_archive")
+    assert "raise pool_size to the number of threads that use the queue, and by one for each consumer in trans" in error
