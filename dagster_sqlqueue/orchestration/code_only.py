@@ -1,12 +1,24 @@
 """Resources with fields that are set in the code and are no part of a run's configuration."""
 
 import os
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import dagster as dg
+from dagster._config.field_utils import IntEnvVar
+from pydantic import WrapValidator
+from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.descriptions import summary_of
+
+
+def _unless_variable(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    return given if isinstance(given, IntEnvVar) else check(given)
+
+
+UnlessVariable = Annotated[int, WrapValidator(_unless_variable)]
+"""A whole number whose limits do not apply to `dagster.EnvVar.int(…)`, which is 0 until Dagster resolves it. They apply to the
+value of the variable."""
 
 
 class CodeOnlyResource(dg.ConfigurableResource[Any]):
@@ -77,3 +89,24 @@ def looked_up(given: str, what: str) -> str:
             " set it for the daemon, the code server and the runs"
         )
     return text
+
+
+def looked_up_number(given: int, what: str) -> int:
+    """Return a whole number, or that in the environment variable in its place.
+
+    Args:
+        given: the number, or a `dagster.EnvVar.int`.
+        what: the name of the setting, for the message.
+
+    Raises:
+        InvalidInput: the variable is not set, or is no whole number.
+    """
+    if not isinstance(given, IntEnvVar):
+        return given
+    text = looked_up(dg.EnvVar(given.name), what)
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidInput(
+            f"the environment variable {given.name} is {text!r:.100}, and is to hold {what}; give a whole number"
+        ) from None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 
@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
-from dagster_sqlqueue.orchestration.fanout import Account, DailyAccount, daily_job_id, due_at
+from dagster_sqlqueue.orchestration.fanout import NOT_A_ZONE, Account, DailyAccount, daily_job_id, due_at, unknown_zone
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
@@ -222,8 +222,8 @@ def build_deadline_check(
 def _days_of(account: Account, now: datetime, deadline: time, days: int) -> list[date]:
     try:
         return last_days(now, account.zone, deadline, days)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise InvalidInput(f"account {account.name!r} has the time zone {account.zone!r}, which is unknown") from None
+    except NOT_A_ZONE:
+        raise unknown_zone(account) from None
 
 
 def _is_partition(partitions_def: dg.DailyPartitionsDefinition | None, day: date) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dagster as dg
 from pydantic import BaseModel
@@ -42,6 +42,18 @@ class Account:
     zone: str
 
 
+NOT_A_ZONE = (ZoneInfoNotFoundError, ValueError, OSError)
+"""What `ZoneInfo` raises for a text that names no time zone, such as `Nowhere`, `../x` and `Europe`."""
+
+
+def unknown_zone(account: Account) -> InvalidInput:
+    """The error that names an account whose time zone is unknown."""
+    return InvalidInput(
+        f"account {account.name!r} has the time zone {account.zone!r}, which is unknown; give one of IANA's, such as"
+        " Europe/Berlin"
+    )
+
+
 def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
     """The moment at which a day's job is due: `at` on the next day, by the account's clock.
 
@@ -51,10 +63,17 @@ def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
 
 
 def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJob[DailyAccount]]:
-    """Make one job for each account and the day. Its id is made of both, so that a second fan-out adds nothing."""
+    """Make one job for each account and the day. Its id is made of both, so that a second fan-out adds nothing.
+
+    Raises:
+        InvalidInput: the time zone of an account is unknown; the message names the account.
+    """
     jobs = []
     for account in accounts:
-        run_at = due_at(day, account.zone)
+        try:
+            run_at = due_at(day, account.zone)
+        except NOT_A_ZONE:
+            raise unknown_zone(account) from None
         jobs.append(
             NewJob(
                 DailyAccount(account=account.name, day=day, zone=account.zone),
@@ -118,7 +137,7 @@ def build_fanout_asset(
                 raise InvalidInput(f"there is no account to fan out to for the queue {spec.name!r}")
             total = 0
             for key in context.partition_keys:
-                jobs = daily_jobs(spec.name, date.fromisoformat(key), everyone)
+                jobs = daily_jobs(spec.name, day_of(partitions_def, key), everyone)
                 done = sqlqueue.queue.enqueue_many(spec, jobs)
                 total += done.inserted
                 context.add_asset_metadata(
@@ -187,7 +206,12 @@ def build_fanout_schedule(
 def ended_days(partitions_def: dg.DailyPartitionsDefinition, now: datetime) -> list[str]:
     """List the days that have ended in at least one time zone."""
     today = now.astimezone(ZONE_FIRST).date()
-    return [key for key in partitions_def.get_partition_keys() if date.fromisoformat(key) < today]
+    return [key for key in partitions_def.get_partition_keys() if day_of(partitions_def, key) < today]
+
+
+def day_of(partitions_def: dg.DailyPartitionsDefinition, key: str) -> date:
+    """Return the day of a partition, whose key is in the format of the definition."""
+    return datetime.strptime(key, partitions_def.fmt).date()
 
 
 def range_request(first: str, last: str, **tags: str) -> dg.RunRequest:

@@ -13,13 +13,14 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, looked_up
+from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, UnlessVariable, looked_up, looked_up_number
 from dagster_sqlqueue.queue import SqlQueue
 
 RESOURCE_KEY = "sqlqueue"
 """The default key of the resource."""
 
 _TICK_CONNECT_SECONDS = 3
+_MOST_CONNECTIONS = 100
 
 
 class SqlQueueResource(CodeOnlyResource):
@@ -44,8 +45,10 @@ class SqlQueueResource(CodeOnlyResource):
         default_factory=default_schema,
         description="The schema that holds the queue's tables; unset: SQLQUEUE_SCHEMA of the environment, else sqlqueue.",
     )
-    pool_size: int = Field(default=5, ge=1, le=100, description="The most connections that are open at a time.")
-    connect_timeout_seconds: int = Field(default=5, ge=1, description="How long to wait for a connection.")
+    pool_size: UnlessVariable = Field(
+        default=5, ge=1, le=_MOST_CONNECTIONS, description="The most connections that are open at a time."
+    )
+    connect_timeout_seconds: UnlessVariable = Field(default=5, ge=1, description="How long to wait for a connection.")
     statement_timeout_seconds: float | None = Field(
         default=None,
         gt=0,
@@ -103,10 +106,17 @@ class SqlQueueResource(CodeOnlyResource):
         return self._queue
 
     def _open(self, application_name: str, connect_timeout: int, statement_timeout: float | None) -> SqlQueue:
+        pool_size = looked_up_number(self.pool_size, "the most connections that are open at a time")
+        connect_timeout = looked_up_number(connect_timeout, "the seconds to wait for a connection")
+        if not 1 <= pool_size <= _MOST_CONNECTIONS or connect_timeout < 1:
+            raise InvalidInput(
+                f"pool_size is {pool_size} and connect_timeout_seconds {connect_timeout}; give 1 to {_MOST_CONNECTIONS}"
+                " connections, and at least 1 second"
+            )
         database = Database(
             looked_up(self.url, "the database's URL"),
             schema=looked_up(self.schema_name, "the schema of the queue's tables"),
-            pool_size=self.pool_size,
+            pool_size=pool_size,
             application_name=application_name,
             connect_timeout=connect_timeout,
             statement_timeout=statement_timeout,

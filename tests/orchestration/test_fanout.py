@@ -14,7 +14,7 @@ from dagster_sqlqueue.orchestration import (
     build_fanout_asset,
     build_fanout_schedule,
 )
-from dagster_sqlqueue.orchestration.fanout import due_at, ended_days
+from dagster_sqlqueue.orchestration.fanout import daily_jobs, due_at, ended_days
 from tests.support import rows
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2013-03-08", end_date="2013-03-13")
@@ -170,6 +170,25 @@ def test_every_day_is_fanned_out_once_and_in_time_where_clocks_are_changed(
     due = rows(queue, "SELECT payload->>'day', min(available_at), count(*) FROM {s}.job GROUP BY 1")
     assert {day: count for day, _, count in due} == dict.fromkeys(asked, len(accounts))
     assert all(asked[day] <= earliest for day, earliest, _ in due)
+
+
+def test_the_partitions_keys_may_have_another_format(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], resource: SqlQueueResource, instance: dg.DagsterInstance
+) -> None:
+    days = dg.DailyPartitionsDefinition(start_date="08.03.2013", end_date="13.03.2013", fmt="%d.%m.%Y")
+    asset = build_fanout_asset(daily, lambda: ACCOUNTS, days)
+    assert materialize(asset, resource, instance, "08.03.2013", "09.03.2013").success
+    assert rows(queue, "SELECT DISTINCT payload ->> 'day' FROM {s}.job WHERE queue = 'daily' ORDER BY 1") == [
+        ("2013-03-08",),
+        ("2013-03-09",),
+    ]
+    assert ended_days(days, datetime(2013, 3, 10, 9, 59, tzinfo=UTC)) == ["08.03.2013", "09.03.2013"]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Nowhere", "Europe", "../etc/passwd", ""])
+def test_an_account_whose_zone_is_unknown_is_named(zone: str) -> None:
+    with pytest.raises(InvalidInput, match=f"account 'ATL' has the time zone '{zone}', which is unknown"):
+        daily_jobs("daily", date(2013, 3, 8), [Account("HNL", "Pacific/Honolulu"), Account("ATL", zone)])
 
 
 def test_a_day_has_ended_once_it_is_over_anywhere() -> None:

@@ -155,6 +155,40 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
         pass
 
 
+def test_the_numbers_may_be_in_variables_too(
+    url: str, queue: SqlQueue, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dg.op
+    def sizes(sqlqueue: SqlQueueResource) -> list[int]:
+        assert sqlqueue.queue.depth("work").live == 0
+        return [sqlqueue.pool_size, sqlqueue.connect_timeout_seconds]
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def job() -> None:
+        sizes()
+
+    named = SqlQueueResource(
+        url=url,
+        schema_name=queue.database.schema,
+        pool_size=dg.EnvVar.int("THE_POOL"),
+        connect_timeout_seconds=dg.EnvVar.int("THE_WAIT"),
+    )
+    monkeypatch.setenv("THE_POOL", "3")
+    monkeypatch.setenv("THE_WAIT", "7")
+    assert job.execute_in_process(instance=instance, resources={"sqlqueue": named}).output_for_node("sizes") == [3, 7]
+    with named.open() as opened:
+        assert opened.database.connections.size() == 3
+    monkeypatch.setenv("THE_POOL", "0")
+    with pytest.raises(dg.DagsterError) as caught:
+        job.execute_in_process(instance=instance, resources={"sqlqueue": named})
+    assert "greater than or equal to 1" in str(caught.value.__cause__)
+    with pytest.raises(InvalidInput, match="pool_size is 0"), named.open():
+        pass
+    monkeypatch.setenv("THE_POOL", "many")
+    with pytest.raises(InvalidInput, match=r"THE_POOL is 'many', .* give a whole number"), named.open():
+        pass
+
+
 def test_a_resource_with_a_variable_is_opened_in_scripts_too(
     url: str, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
