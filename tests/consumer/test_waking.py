@@ -6,14 +6,17 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 from psycopg import sql
+from sqlalchemy.orm import Session
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.followers import Callback, Followers
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue.endings import Ending
 from dagster_sqlqueue.topics import Topics
-from tests.support import Work, caller, claim, rows, until, value
+from tests.support import Work, caller, claim, own_server, rows, until, value
 from tests.support.armed import armed, wakes
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -229,3 +232,30 @@ def test_who_is_armed_knows_how_many_others_take_each_job(queue: SqlQueue, url: 
         assert [session.arm() for session in sessions] == [3, 3, 3]
     with armed(queue, url, 17) as sessions:
         assert sessions[0].arm() == 16
+
+
+def test_a_two_phase_transaction_that_wakes_nobody_can_be_prepared() -> None:
+    with own_server(settings=["max_prepared_transactions=5"]) as server, SqlQueue(server.url) as queue:
+        queue.migrate()
+        queue.create_queue(SPEC)
+        engine = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"))
+
+        with Waiter(queue.catalog, "work", "w"), armed(queue, server.url, 1) as sessions:
+            for n, isolation in enumerate([psycopg.IsolationLevel.READ_COMMITTED, psycopg.IsolationLevel.SERIALIZABLE]):
+                with caller(server.url) as connection:
+                    connection.isolation_level = isolation
+                    connection.tpc_begin(f"of {n}")
+                    queue.enqueue(SPEC, Work(n=n), connection=connection)
+                    with pytest.raises(psycopg.errors.FeatureNotSupported, match="cannot PREPARE"):
+                        connection.tpc_prepare()
+                with Session(engine, twophase=True) as session:
+                    session.execute(sa.text(f"SET TRANSACTION ISOLATION LEVEL {isolation.name.replace('_', ' ')}"))
+                    session.execute(sa.text("SET LOCAL dagster_sqlqueue.wake = off"))
+                    queue.enqueue(SPEC, Work(n=n + 10), connection=session)
+                    session.commit()
+                assert wakes(sessions) == [0]
+            # The setting ends with its transaction.
+            queue.enqueue(SPEC, Work(n=20))
+            assert wakes(sessions) == [1]
+        engine.dispose()
+        assert rows(queue, "SELECT CAST(payload ->> 'n' AS integer) FROM {s}.job ORDER BY 1") == [(10,), (11,), (20,)]

@@ -127,6 +127,9 @@ $$;
 -- session. A transaction that keeps its snapshot sees neither sessions armed since nor that a row was deleted, for which it
 -- would fail: it notifies all listeners.
 --
+-- A transaction that is to be prepared (two-phase commit) must not notify anybody: where dagster_sqlqueue.wake is off, none
+-- is woken, and the next poll of a consumer finds the job.
+--
 -- Parameters: wanted, the queue; among, the buckets of the jobs, null for any.
 -- Returns: whether a session is notified. Locks: the rows that it deletes; it waits for none.
 -- Called by wake_by_job and pass_wake, with the owner's rights and their settings.
@@ -136,6 +139,9 @@ DECLARE
     clock timestamptz := clock_timestamp();
     woken boolean;
 BEGIN
+    IF current_setting('dagster_sqlqueue.wake', true) = 'off' THEN
+        RETURN false;
+    END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM pg_notify('sqlqueue', wanted)
         WHERE EXISTS (SELECT FROM sqlqueue.waiter AS w WHERE w.queue = wanted AND w.expires_at > clock);
