@@ -17,8 +17,8 @@ def _unless_variable(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 UnlessVariable = Annotated[int, WrapValidator(_unless_variable)]
-"""A whole number whose limits do not apply to `dagster.EnvVar.int(…)`, which is 0 until Dagster resolves it. They apply to the
-value of the variable."""
+"""A whole number whose limits do not apply to `dagster.EnvVar.int(…)`, which is 0 until Dagster resolves it. They apply to
+the value of the variable."""
 
 
 class CodeOnlyResource(dg.ConfigurableResource[Any]):

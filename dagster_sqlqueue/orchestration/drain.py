@@ -15,6 +15,7 @@ from pydantic import Field
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.errors import QueueError, WrongHandler
+from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
@@ -32,6 +33,9 @@ from dagster_sqlqueue.schema import migrations
 
 _PROGRESS_SECONDS = 10.0
 """A log line is an event, and each event a commit in Dagster's storage."""
+
+# What Dagster raises in the middle of a step of a run that is terminated.
+add_interrupt(dg.DagsterExecutionInterruptedError)
 
 
 class DrainMode(enum.StrEnum):

@@ -157,9 +157,11 @@ def _guards(text: str, name: str) -> list[str]:
         most = 2 ** BITS[name]
         return [f"{text} ~ {literal(WHOLE)}", f"{number} BETWEEN {-most} AND {most - 1}"]
     if name in ("date", "timestamp"):
-        form = f"^{DAY}$" if name == "date" else f"^{DAY}([T ]{TIME}{ZONE})?$"
         last = f"CAST(substr({text}, 1, 7) || '-01' AS date) + interval '1 month - 1 day'"
-        return [f"{text} ~ {literal(form)}", f"CAST(substr({text}, 9, 2) AS integer) <= EXTRACT(day FROM {last})"]
+        return [
+            f"{text} ~ {literal(f'^{DAY}([T ]{TIME}{ZONE})?$')}",
+            f"CAST(substr({text}, 9, 2) AS integer) <= EXTRACT(day FROM {last})",
+        ]
     if name == "boolean":
         words = "'t', 'true', 'y', 'yes', 'on', '1', 'f', 'false', 'n', 'no', 'off', '0'"
         return [f"lower(btrim({text})) IN ({words})"]

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import dagster as dg
 import pytest
 from pydantic import BaseModel, field_validator
 
+import dagster_sqlqueue.orchestration.drain  # noqa: F401
 from dagster_sqlqueue import Consumer, Job, Mode, QueueSpec, SqlQueue
+from dagster_sqlqueue.model.interrupts import add_interrupt
 from tests.support import Work, rows
 
 EXITS = 5
@@ -140,15 +143,22 @@ def test_a_model_that_panics_over_a_payload_holds_its_job(queue: SqlQueue, spec:
     assert (summary.succeeded, summary.held) == (JOBS - 1, 1)
 
 
-class DagsterExecutionInterruptedError(BaseException):
-    __module__ = "dagster._core.errors"
+class Terminated(BaseException):
+    """As a framework has one, for a run that is terminated."""
 
 
-class Terminated(DagsterExecutionInterruptedError):
-    __module__ = __name__
+class TerminatedSoon(Terminated):
+    pass
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, DagsterExecutionInterruptedError, Terminated])
+@pytest.fixture(scope="module", autouse=True)
+def framework() -> None:
+    add_interrupt(Terminated)
+
+
+@pytest.mark.parametrize(
+    "interrupt", [KeyboardInterrupt, Terminated, TerminatedSoon, dg.DagsterExecutionInterruptedError]
+)
 @pytest.mark.parametrize(
     "more", [{"batch_size": JOBS}, {"concurrency": 2}, {"mode": Mode.TRANSACTIONAL}], ids=["leased", "threads", "in tx"]
 )
