@@ -16,6 +16,9 @@ from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject
 
+ROOT_TAG = "sqlqueue/root_run"
+"""The tag of a run that has enqueued: the id of its root run, and when that was created."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepIds:
@@ -59,9 +62,44 @@ def step_ids(step: Any, *parts: object) -> StepIds:
     """Make the ids for a step's own context, such as an output's `context.step_context`."""
     run = step.dagster_run
     root = run.root_run_id or run.run_id
-    record = step.instance.get_run_record_by_id(root) or step.instance.get_run_record_by_id(run.run_id)
-    moment = record.create_timestamp if record else datetime.fromtimestamp(0, UTC)
-    return StepIds(moment, " ".join(map(str, (root, step.step.key, *parts))))
+    return StepIds(_moment(step.instance, run.run_id, root), " ".join(map(str, (root, step.step.key, *parts))))
+
+
+def _moment(instance: dg.DagsterInstance, run_id: str, root: str) -> datetime:
+    """When the root run was created. It may be deleted: each run that enqueues has the moment in a tag, which Dagster copies
+    to re-executions that the UI or a run retry starts; those that Python starts find it at the run they repeat.
+    """
+    record = instance.get_run_record_by_id(run_id)
+    if record is None:
+        return datetime.fromtimestamp(0, UTC)
+    if (noted := _noted(record.dagster_run, root)) is not None:
+        return noted
+    of_root = record if root == run_id else instance.get_run_record_by_id(root)
+    moment = of_root.create_timestamp if of_root else _noted_before(instance, record.dagster_run, root)
+    instance.add_run_tags(run_id, {ROOT_TAG: f"{root} {(moment or record.create_timestamp).isoformat()}"})
+    return moment or record.create_timestamp
+
+
+def _noted_before(instance: dg.DagsterInstance, run: dg.DagsterRun, root: str) -> datetime | None:
+    """The moment in the tags of the nearest run that this one repeats."""
+    repeated: dg.DagsterRun | None = run
+    while repeated is not None and repeated.parent_run_id is not None:
+        repeated = instance.get_run_by_id(repeated.parent_run_id)
+        if repeated is not None and (noted := _noted(repeated, root)) is not None:
+            return noted
+    return None
+
+
+def _noted(run: dg.DagsterRun, root: str) -> datetime | None:
+    # A launch with the tags of another run has another root.
+    of, _, moment = run.tags.get(ROOT_TAG, "").partition(" ")
+    if of != root:
+        return None
+    try:
+        noted = datetime.fromisoformat(moment)
+    except ValueError:
+        return None
+    return noted if noted.tzinfo is not None else None
 
 
 def each_job(jobs: object) -> Iterable[Any]:

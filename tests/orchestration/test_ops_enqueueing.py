@@ -75,6 +75,20 @@ def test_a_re_executed_run_enqueues_nothing_twice_and_a_new_one_does(
         assert new.output_for_node("enqueue_work")["enqueued"] == 10
 
 
+def test_a_re_execution_enqueues_nothing_twice_after_the_root_run_was_deleted(
+    queue: SqlQueue, persistent: dg.DagsterInstance, environment: None
+) -> None:
+    job = dg.reconstructable(enqueuing)
+    with dg.execute_job(job, persistent) as first:
+        assert first.output_for_node("enqueue_work")["enqueued"] == 10
+    with dg.execute_job(job, persistent, reexecution_options=dg.ReexecutionOptions(first.run_id)) as second:
+        assert second.success
+    persistent.delete_run(first.run_id)
+    with dg.execute_job(job, persistent, reexecution_options=dg.ReexecutionOptions(second.run_id)) as third:
+        assert third.dagster_run.root_run_id == first.run_id
+        assert third.output_for_node("enqueue_work") == {"enqueued": 0, "duplicates": 10, "replaced": 0}
+
+
 @pytest.mark.parametrize("given", ["text", 7, None])
 def test_what_are_no_jobs_is_refused(in_memory: Deployment, given: Any) -> None:
     @dg.op
