@@ -20,7 +20,7 @@ from dagster_sqlqueue.embedded import EmbeddedPostgres
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.drain import DrainJob
-from dagster_sqlqueue.orchestration.resource import SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
@@ -108,6 +108,7 @@ def drain_in_process(
     config: Mapping[str, Any] | None = None,
     instance: dg.DagsterInstance | None = None,
     resources: Mapping[str, Any] | None = None,
+    resource_key: str | None = None,
     raise_on_error: bool = True,
 ) -> Drained:
     """Run the drain job of a queue in this process, until nothing of the queue is due.
@@ -120,12 +121,14 @@ def drain_in_process(
         config: further fields of the `DrainConfig`.
         instance: Dagster's, for the run; None: an ephemeral one.
         resources: further resources of the job.
+        resource_key: of the queue's resource; None: the consumer's, and `sqlqueue` for a job.
         raise_on_error: whether to raise an error of the run, not of a job's handler; else see `Drained.success`.
 
     Raises:
         InvalidInput: the job has more ops than the one that drains.
     """
     job = consumer if isinstance(consumer, dg.JobDefinition) else consumer.job
+    key = resource_key or (consumer.resource_key if isinstance(consumer, DrainJob) else RESOURCE_KEY)
     names = sorted(node.name for node in job.nodes)
     if len(names) != 1:
         raise InvalidInput(
@@ -134,7 +137,7 @@ def drain_in_process(
         )
     run = job.execute_in_process(
         run_config={"ops": {names[0]: {"config": {"linger_seconds": 0.0, **(config or {})}}}},
-        resources={**(resources or {}), "sqlqueue": _resource(queue)},
+        resources={**(resources or {}), key: _resource(queue)},
         instance=instance,
         raise_on_error=raise_on_error,
     )

@@ -136,6 +136,18 @@ def test_a_drain_takes_config_and_an_instance_and_standing_runs_end_too(url: str
         assert made.queue.depth("work").ready == 5
 
 
+def test_a_drain_gives_the_queue_to_the_resource_key_of_the_consumer(
+    queue: SqlQueue, resource: SqlQueueResource
+) -> None:
+    @queue_consumer(WORK, name="drain_eu", resource_key="sqlqueue_eu")
+    def eu(job: Job[Work]) -> None: ...
+
+    queue.enqueue_many(WORK, [Work(n=1)])
+    assert drain_in_process(eu, resource).counts["succeeded"] == 1
+    queue.enqueue_many(WORK, [Work(n=2)])
+    assert drain_in_process(eu.job, resource, resource_key="sqlqueue_eu").counts["succeeded"] == 1
+
+
 def test_an_error_of_the_run_is_raised_or_shown(url: str, queue: SqlQueue, resource: SqlQueueResource) -> None:
     elsewhere = queue_consumer(QueueSpec("elsewhere", Work))(lambda job: None)
     with pytest.raises(Exception, match="there is no queue 'elsewhere'"):
