@@ -2,19 +2,21 @@
 
 import builtins
 import collections.abc
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import check_awaited, function_behind, is_async, signature_called
+from dagster_sqlqueue.consumer.handler import check_awaited, failed, function_behind, is_async, signature_called
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
+from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
 from dagster_sqlqueue.model.queue import QueueSpec
 
 _CONTEXT = "context"
@@ -45,13 +47,14 @@ class HandlerShape:
     first: bool
 
     def bound(self, context: dg.OpExecutionContext) -> Callable[[Any], Any]:
-        """Bind context and resources of a run to the handler; the result takes the job or jobs alone.
+        """Bind context and resources of a run to the handler; the result takes the job or jobs alone. If the handler raises
+        `dagster.Failure` or `dagster.RetryRequested`, it returns the outcome that is meant.
 
         Args:
             context: of the drain op. It needs the resources.
         """
         if self.first and self.context is None and not self.resources:
-            return self.handler
+            return _with_outcomes(self.handler, of=self.handler)
         # The resource itself: `context.resources` holds what some resources make of themselves for older code.
         of_run = context.resources.original_resource_dict
         given = {name: of_run[name] for name in self.resources}
@@ -62,10 +65,7 @@ class HandlerShape:
             first, named = self._arguments({**given, self.job: job})
             return self.handler(*first, **named)
 
-        async def call_async(job: Any) -> Any:
-            return await call(job)
-
-        return call_async if is_async(self.handler) else call
+        return _with_outcomes(call, of=self.handler)
 
     def _arguments(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The positional arguments of a call, and those by name."""
@@ -95,6 +95,34 @@ class HandlerShape:
                 f"{named} is called with {', '.join(names)}, which its wrapper, of {signature!s:.500}, does not take:"
                 f" {error}; let the wrapper take *args and **kwargs and pass them on, or leave functools.wraps out"
             ) from None
+
+
+def _with_outcomes(call: Callable[[Any], Any], *, of: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The call of a handler, with outcomes for Dagster's exceptions."""
+
+    @functools.wraps(of)
+    def outcome(job: Any) -> Any:
+        try:
+            return call(job)
+        except (dg.Failure, dg.RetryRequested) as error:
+            return _outcome_of(error)
+
+    @functools.wraps(of)
+    async def outcome_async(job: Any) -> Any:
+        try:
+            return await call(job)
+        except (dg.Failure, dg.RetryRequested) as error:
+            return _outcome_of(error)
+
+    return outcome_async if is_async(of) else outcome
+
+
+def _outcome_of(error: dg.Failure | dg.RetryRequested) -> Outcome:
+    if isinstance(error, dg.Failure):
+        described = failed(error)
+        return described if error.allow_retries else Reject(described.error)
+    cause = error.__cause__ or error.__context__
+    return Retry(after=error.seconds_to_wait) if cause is None else replace(failed(cause), after=error.seconds_to_wait)
 
 
 def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None = None) -> HandlerShape:

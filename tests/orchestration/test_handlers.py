@@ -1,6 +1,7 @@
 """What a handler may take of a run: one job or all jobs of a claim, Dagster's context and resources; and nothing else."""
 
 import functools
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
@@ -170,11 +171,47 @@ def test_a_job_reaches_its_parameter_wherever_that_is(
     assert results(queue) == ["x0", "x1", "x2"]
 
 
-def test_a_function_of_the_job_first_is_called_without_anything_between() -> None:
-    def plain(job: Job[Work], bank: str = "x") -> None: ...
+def test_a_function_of_the_job_first_keeps_its_defaults() -> None:
+    def plain(job: Job[Work], bank: str = "x") -> Any:
+        return job, bank
 
     context: Any = None
-    assert shape_of_handler(plain, WORK).bound(context) is plain
+    assert shape_of_handler(plain, WORK).bound(context)("job") == ("job", "x")
+
+
+@pytest.mark.parametrize("shape", ["plain", "context", "asynchronous", "transactional", "batch"])
+def test_dagster_s_exceptions_are_outcomes(queue: SqlQueue, deployment: Deployment, shape: str) -> None:
+    def judge(job: Job[Work]) -> None:
+        if job.payload.n == 0:
+            raise dg.Failure("no use", allow_retries=False)
+        if job.payload.n == 1:
+            raise dg.RetryRequested(seconds_to_wait=3600)
+        if job.payload.n == 2:
+            raise dg.RetryRequested(seconds_to_wait=3600) from TimeoutError("no answer")
+        raise dg.Failure("not yet")
+
+    def with_context(context: dg.OpExecutionContext, job: Job[Work]) -> None:
+        judge(job)
+
+    async def asynchronous(job: Job[Work]) -> None:
+        judge(job)
+
+    def batch(jobs: list[Job[Work]]) -> None:
+        judge(jobs[0])
+
+    handler = {"context": with_context, "asynchronous": asynchronous, "batch": batch}.get(shape, judge)
+    consumer = queue_consumer(WORK, transactional=shape == "transactional")(handler)
+    deployment.enqueue_many(4)
+    assert deployment.drain(consumer, batch_size=1).success
+    letters = {json.loads(letter.payload)["n"]: letter for letter in queue.dead_letters("work")}
+    assert {n: letter.attempt for n, letter in letters.items()} == {0: 1, 3: 3}
+    assert (letters[0].error or "").startswith("Failure: no use")
+    waiting = rows(
+        queue,
+        "SELECT split_part(error, E'\\n', 1) FROM {s}.job WHERE available_at > now() + interval '50 minutes'"
+        " ORDER BY (payload ->> 'n')::int",
+    )
+    assert waiting == [("the handler asked for another attempt",), ("TimeoutError: no answer",)]
 
 
 def test_a_resource_that_is_any_object(queue: SqlQueue, deployment: Deployment) -> None:
