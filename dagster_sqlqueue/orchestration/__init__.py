@@ -31,7 +31,7 @@ from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor
 from dagster_sqlqueue.orchestration.group_wait import WaitConfig, await_group, build_wait_op, wait_for_group
 from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_sqlqueue_io_manager
 from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs
-from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob
+from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob, still_held
 from dagster_sqlqueue.orchestration.maintenance import build_maintenance_schedule
 from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.ops import (
@@ -48,7 +48,11 @@ from dagster_sqlqueue.orchestration.ops import (
     fail_jobs,
 )
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource
-from dagster_sqlqueue.orchestration.run_claims import build_give_back_hook, give_back_on_failure
+from dagster_sqlqueue.orchestration.run_claims import (
+    RETRY_ALL_STEPS,
+    build_give_back_hook,
+    give_back_on_failure,
+)
 from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
@@ -56,6 +60,7 @@ from dagster_sqlqueue.orchestration.summary import output_metadata
 from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test
 
 __all__ = [
+    "RETRY_ALL_STEPS",
     "Account",
     "CheckThresholds",
     "ClaimConfig",
@@ -116,6 +121,7 @@ __all__ = [
     "queue_consumer",
     "queue_for_test",
     "shared_resource",
+    "still_held",
     "wait_for_group",
 ]
 

@@ -73,7 +73,7 @@ def build_cleanup_sensors(
         def clean_up(context: dg.RunStatusSensorContext, sqlqueue: SqlQueueResource) -> None:
             run, queue = context.dagster_run, sqlqueue.queue
             drain = drains.get(run.job_name)
-            given_back = give_back(queue, run)
+            given_back = give_back(queue, context.instance, run)
             if drain is not None:
                 leases = queue.leases.end_leases(
                     drain.spec.name, run_worker(run.run_id), lease_seconds=drain.lease_seconds

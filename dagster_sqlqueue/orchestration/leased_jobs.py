@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, 
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import json_text, redacted_text, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
+from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
@@ -134,6 +135,32 @@ def take(
     settle_claimed(leases, unreadable)
     held = sum(isinstance(outcome, Hold) for _, outcome in unreadable)
     return Taken(jobs, len(unreadable) - held, held)
+
+
+def still_held(
+    queue: SqlQueue, jobs: Sequence[LeasedJob[T]], *, lease_seconds: float | None = None
+) -> list[LeasedJob[T]]:
+    """Return those of the jobs that nobody has claimed or ended since, in their order, and extend their leases.
+
+    Call it before work with side effects, where time has passed since the claim, or the run may be a re-execution from the
+    failure of an earlier one, whose jobs others may have by now.
+
+    Args:
+        queue: the queues of the jobs.
+        jobs: as they were claimed.
+        lease_seconds: how long the leases hold from now; None: the queue's lease, or what is left if that is longer.
+
+    Raises:
+        UnknownQueue: the queue of a job is gone.
+    """
+    held: set[UUID] = set()
+    for name in {job.claimed.queue for job in jobs}:
+        its = [job for job in jobs if job.claimed.queue == name]
+        left = max((job.lease_until - datetime.now(UTC)).total_seconds() for job in its)
+        seconds = lease_seconds or max(left, queue.settings(name).lease_seconds)
+        for some in _slices(its):
+            held |= queue.leases.heartbeat([job.claimed for job in some], lease_seconds=seconds).held
+    return [job for job in jobs if job.id in held]
 
 
 def write(

@@ -4,16 +4,20 @@ Nothing depends on it: leases expire by themselves. Consumers then claim the job
 would break it for all others for ever.
 """
 
-import json
-
 import dagster as dg
+from dagster._core.events import EngineEventData
 
 from dagster_sqlqueue.orchestration.open_steps import open_steps
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.queue import SqlQueue
 
-CLAIMS_TAG = "sqlqueue/claims"
-"""The tag of a run that has claimed jobs: the queues, and the longest lease of each in seconds."""
+RETRY_ALL_STEPS = {"dagster/retry_strategy": "ALL_STEPS"}
+"""Tags for a job whose graph claims: a run retry of Dagster begins with the claim, instead of taking over the jobs of the
+failed run, which were given back.
+"""
+
+_QUEUE = "sqlqueue/claimed_from"
+_LEASE = "sqlqueue/lease_seconds"
 _NAMED = 5
 
 
@@ -27,9 +31,23 @@ def note_claim(context: dg.OpExecutionContext, queue: str, lease_seconds: float)
     run = context.instance.get_run_by_id(context.run_id)
     if run is None:
         return
-    claims = _claims(run)
-    if claims.get(queue, 0.0) < lease_seconds:
-        context.instance.add_run_tags(run.run_id, {CLAIMS_TAG: json.dumps({**claims, queue: lease_seconds})})
+    # An event and no tag: Dagster writes all tags of a run at once, and steps side by side would overwrite each other's.
+    context.instance.report_engine_event(
+        f"Claimed jobs of the queue {queue!r} under leases of {lease_seconds:g} s.",
+        run,
+        EngineEventData({_QUEUE: queue, _LEASE: dg.MetadataValue.float(float(lease_seconds))}),
+    )
+
+
+def claims_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, float]:
+    """Read what the ops of a run's graph have claimed: the queues, and the longest lease of each in seconds."""
+    claims: dict[str, float] = {}
+    for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
+        noted = entry.dagster_event.engine_event_data.metadata if entry.dagster_event else {}
+        if _QUEUE in noted and _LEASE in noted:
+            queue = str(noted[_QUEUE].value)
+            claims[queue] = max(claims.get(queue, 0.0), float(str(noted[_LEASE].value)))
+    return claims
 
 
 def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
@@ -45,7 +63,7 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
     )
     def hook(context: dg.HookContext) -> None:
         run = context.instance.get_run_by_id(context.run_id)
-        if run is None or not _claims(run):
+        if run is None or not claims_of(context.instance, run):
             return
         still_open = open_steps(context.instance, run, failed=context.step_key)
         if still_open:
@@ -56,7 +74,7 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
                 named,
             )
             return
-        for name, jobs in give_back(getattr(context.resources, resource_key).queue, run).items():
+        for name, jobs in give_back(getattr(context.resources, resource_key).queue, context.instance, run).items():
             context.log.info("%s: %d jobs that the run had claimed were given back", name, jobs)
 
     return hook
@@ -71,15 +89,9 @@ for what the hook leaves, and for runs that are cancelled or killed: for those D
 """
 
 
-def give_back(queue: SqlQueue, run: dg.DagsterRun) -> dict[str, int]:
+def give_back(queue: SqlQueue, instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, int]:
     """Give back what the ops of a run's graph have claimed. Returns the number of jobs of each queue."""
-    claims = _claims(run).items()
     return {
         name: len(queue.leases.end_leases(name, run_worker(run.run_id), lease_seconds=seconds))
-        for name, seconds in claims
+        for name, seconds in claims_of(instance, run).items()
     }
-
-
-def _claims(run: dg.DagsterRun) -> dict[str, float]:
-    claims: dict[str, float] = json.loads(run.tags.get(CLAIMS_TAG, "{}"))
-    return claims

@@ -2,21 +2,31 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
+import pytest
+from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
+from dagster._core.storage.tags import RETRY_STRATEGY_TAG
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.orchestration import (
+    RETRY_ALL_STEPS,
     LeasedJob,
     SqlQueueResource,
     build_claim_op,
     build_cleanup_sensors,
     complete_jobs,
     give_back_on_failure,
+    still_held,
 )
-from tests.orchestration.support import WORK, Deployment
+from dagster_sqlqueue.orchestration.run_claims import claims_of, note_claim
+from tests.gate.patience import PATIENCE
+from tests.orchestration.support import WORK, Deployment, of_environment
 from tests.support import Work, claim, rows
 
 claim_work = build_claim_op(WORK)
@@ -95,6 +105,72 @@ def test_the_last_step_that_fails_gives_back_the_jobs_of_all(queue: SqlQueue, in
     assert not in_memory.execute(graph).success
     depth = queue.depth("work")
     assert (depth.ready, depth.running) == (4, 0)
+
+
+def test_claims_side_by_side_are_all_recorded(persistent: dg.DagsterInstance) -> None:
+    @dg.job
+    def graph() -> None: ...
+
+    for _ in range(3):
+        run = persistent.create_run_for_job(graph)
+        context: Any = SimpleNamespace(instance=persistent, run_id=run.run_id)
+        together = threading.Barrier(2, timeout=PATIENCE)
+
+        def claim_from(queue: str, context: Any = context, together: threading.Barrier = together) -> None:
+            together.wait()
+            for seconds in (60.0, 120.0, 90.0):
+                note_claim(context, queue, seconds)
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(claim_from, ["first", "second"]))
+        assert claims_of(persistent, run) == {"first": 120.0, "second": 120.0}
+
+
+def sending() -> dg.JobDefinition:
+    @dg.op
+    def send(sqlqueue: SqlQueueResource, jobs: list[LeasedJob[Work]]) -> list[Any]:
+        if os.environ["SENDING"] == "broken":
+            raise ValueError("broken")
+        return still_held(sqlqueue.queue, jobs)
+
+    @dg.job(
+        hooks={give_back_on_failure},
+        executor_def=dg.in_process_executor,
+        resource_defs={"sqlqueue": of_environment()},
+        tags=RETRY_ALL_STEPS,
+    )
+    def graph() -> None:
+        complete_jobs(send(claim_work()))
+
+    return graph
+
+
+def test_a_run_from_failure_works_on_no_job_that_another_has_claimed(
+    queue: SqlQueue, persistent: dg.DagsterInstance, environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue_many(WORK, [Work(n=n) for n in range(3)])
+    monkeypatch.setenv("SENDING", "broken")
+    job = dg.reconstructable(sending)
+    with dg.execute_job(job, persistent, raise_on_error=False) as first:
+        assert not first.success
+    taken = claim(queue, worker="another")
+    assert taken, "they were given back"
+    monkeypatch.setenv("SENDING", "mended")
+    options = dg.ReexecutionOptions.from_failure(first.run_id, persistent)
+    with dg.execute_job(job, persistent, reexecution_options=options) as again:
+        assert again.output_for_node("complete_jobs") == {"completed": 3 - len(taken), "stale": 0}
+    assert queue.depth("work").running == len(taken)
+    assert first.dagster_run.tags[RETRY_STRATEGY_TAG] == ReexecutionStrategy.ALL_STEPS.value
+
+
+def test_what_is_still_held_is_held_for_longer(queue: SqlQueue) -> None:
+    queue.enqueue_many(WORK, [Work(n=n) for n in range(4)])
+    jobs = [LeasedJob(job, Work.model_validate_json(job.payload)) for job in claim(queue, lease_seconds=600)]
+    queue.complete([jobs[1].claimed])
+    assert [job.id for job in still_held(queue, jobs)] == [jobs[0].id, jobs[2].id, jobs[3].id]
+    assert rows(queue, "SELECT count(*) FROM {s}.job WHERE available_at > now() + interval '9 minutes'") == [(3,)]
+    assert len(still_held(queue, jobs, lease_seconds=3600)) == 3
+    assert rows(queue, "SELECT count(*) FROM {s}.job WHERE available_at > now() + interval '59 minutes'") == [(3,)]
 
 
 def test_an_interrupted_run_s_jobs_are_given_back_by_a_sensor(queue: SqlQueue, deployment: Deployment) -> None:
