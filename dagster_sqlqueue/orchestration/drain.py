@@ -14,11 +14,12 @@ from pydantic import Field
 
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.errors import QueueError, WrongHandler
+from dagster_sqlqueue.errors import InvalidInput, QueueError, WrongHandler
 from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import slots
+from dagster_sqlqueue.orchestration.chosen_buckets import check_chosen
 from dagster_sqlqueue.orchestration.create_job import create_job_name
 from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
@@ -99,10 +100,21 @@ class DrainConfig(dg.Config):
         return replace(pace, hand_over_seconds=min(pace.hand_over_seconds, pace.budget_seconds / 2))
 
     def reserved(self, queue: str) -> slots.Slot | None:
-        """The slot that the sensor reserved for the run; None: there is none."""
+        """The slot that the sensor reserved for the run; None: there is none.
+
+        Raises:
+            InvalidInput: the token is none of a sensor's.
+        """
         if self.slot is None or self.token is None:
             return None
-        return slots.Slot(queue, self.slot, tuple(self.buckets), UUID(self.token), self.sensor or "")
+        try:
+            token = UUID(self.token)
+        except ValueError:
+            raise InvalidInput(
+                f"the config's token is {self.token!r:.100}, which no sensor makes: it is a UUID; leave slot, token and"
+                " sensor out, which only the runs have that a sensor requests"
+            ) from None
+        return slots.Slot(queue, self.slot, tuple(self.buckets), token, self.sensor or "")
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,8 @@ def build_drain_op(
     asset_key: dg.AssetKey | None = None,
     resource_key: str = RESOURCE_KEY,
 ) -> dg.OpDefinition:
-    """Build the op that drains the queue, for your own graphs. It needs a `SqlQueueResource`.
+    """Build the op that drains the queue, for your own graphs. It needs a `SqlQueueResource`. Its input `start` only orders
+    ops: `drain(start=upstream())`.
 
     A cancelled run gives its jobs back at once. However many jobs it works off, it logs at most one line of progress every
     ten seconds, and one summary.
@@ -177,6 +190,7 @@ def build_drain_op(
     @dg.op(
         name=name,
         description=description_of(handler) or f"Works off the queue {spec.name!r}.",
+        ins={"start": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing, description="Stores nothing; the run's counts are its metadata."),
         tags={"kind": "sqlqueue"},
         required_resource_keys={resource_key, *shape.resources},
@@ -185,8 +199,12 @@ def build_drain_op(
         queue: SqlQueue = getattr(context.resources, resource_key).queue
         migrations.check(queue.database)
         pace = config.pace(usual)
-        lease = lease_seconds or queue.settings(spec.name).lease_seconds
+        settings = queue.settings(spec.name)
+        lease = lease_seconds or settings.lease_seconds
         reserved = config.reserved(spec.name)
+        if reserved is None:
+            # Those of a sensor's run may have been taken from the queue since the tick.
+            check_chosen(settings, config.buckets)
         # The slot of a killed run expires with its leases: the heartbeat extends both.
         slot = _RunSlot(queue, reserved, context.run_id, config.buckets, seconds=lease, pace=pace)
         if not slot.keep():

@@ -13,6 +13,7 @@ from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.orchestration import leased_jobs
+from dagster_sqlqueue.orchestration.chosen_buckets import check_chosen
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob as LeasedJob
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_claims import note_claim, run_worker
@@ -251,6 +252,8 @@ def _claim(
     context: dg.OpExecutionContext, queue: SqlQueue, name: str, spec: QueueSpec[Any] | None, config: _Claim
 ) -> dg.Output[list[LeasedJob[Any]]]:
     migrations.check(queue.database)
+    if config.buckets:
+        check_chosen(queue.settings(name), config.buckets)
     taken = leased_jobs.take(
         queue.leases,
         name,

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, Sensitive, SqlQueue
 from dagster_sqlqueue.orchestration import (
     QueueConsumer,
+    build_claim_op,
     build_create_job,
     build_maintenance_schedule,
     build_sqlqueue_launchpad_jobs,
@@ -26,8 +27,16 @@ from dagster_sqlqueue.orchestration import (
     slots,
 )
 from tests.gate.patience import sized
-from tests.orchestration.support import Deployment, TablesOnly, done_by, error_of
+from tests.orchestration.support import WORK, Deployment, TablesOnly, done_by, error_of
 from tests.support import Work, rows, value
+
+claim_work = build_claim_op(WORK)
+
+
+@dg.job
+def claiming() -> None:
+    claim_work()
+
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -134,6 +143,36 @@ def test_a_run_takes_only_its_buckets(queue: SqlQueue, deployment: Deployment, c
         0: per_bucket[0],
         3: per_bucket[3],
     }
+
+
+def test_a_launch_for_buckets_that_the_queue_has_not_is_refused(
+    deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    deployment.enqueue_many(1)
+    for job, op in ((consumer.job, consumer.op.name), (claiming, "claim_work")):
+        result = deployment.execute(job, **{op: {"buckets": [1, 99]}})
+        assert "the config's buckets name 99, and queue 'work' has the buckets 0 to 3" in error_of(result, op)
+
+
+def test_a_launch_with_a_token_that_is_none_is_refused(deployment: Deployment, consumer: QueueConsumer[Work]) -> None:
+    op = consumer.op.name
+    result = deployment.execute(consumer.job, **{op: {"slot": 1, "token": "abc"}})
+    assert "the config's token is 'abc', which no sensor makes" in error_of(result, op)
+
+
+def test_the_op_of_a_consumer_runs_after_another(
+    queue: SqlQueue, deployment: Deployment, consumer: QueueConsumer[Work]
+) -> None:
+    @dg.op
+    def load() -> None:
+        deployment.enqueue_many(5)
+
+    @dg.job
+    def graph() -> None:
+        consumer.op(start=load())
+
+    assert deployment.execute(graph, **{consumer.op.name: {"linger_seconds": 0}}).success
+    assert queue.depth("work").live == 0
 
 
 def test_a_run_gives_its_own_slot_back_and_no_other(
