@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import driver_errors, forks, odd_values, session_settings, statements, uuid_arrays
+from dagster_sqlqueue.db.answers import AnsweredConnection
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schema
 from dagster_sqlqueue.db.session_settings import Pooler
@@ -75,6 +76,7 @@ class Pool:
         application_name: name shown in `pg_stat_activity`.
         connect_timeout: seconds to wait for the server, or for a free connection of the pool.
         statement_timeout: seconds; None for no limit, whatever is set for the role, unless the URL's `options` set it.
+        answer_seconds: longest time for which a connection may wait in silence, by the client's clock; None for no limit.
         pooler: kind of pooler between client and server, see `Pooler`; None: as in the URL (`?pooler=transaction`), or else
             detected when a connection is opened.
 
@@ -98,6 +100,7 @@ class Pool:
         application_name: str = "dagster-sqlqueue",
         connect_timeout: int = 10,
         statement_timeout: float | None = None,
+        answer_seconds: float | None = None,
         pooler: Pooler | str | None = None,
     ) -> None:
         if isinstance(schema, Unnamed):
@@ -109,11 +112,13 @@ class Pool:
         self._url, in_url = pooler_of(parse_url(url))
         self.pooler = in_url if pooler is None else session_settings.pooler(pooler)
         self.shared = self.pooler is Pooler.TRANSACTION
+        self._answer_seconds = answer_seconds
         self._given: dict[str, Any] = {
             "schema": schema,
             "application_name": application_name,
             "connect_timeout": connect_timeout,
             "statement_timeout": statement_timeout,
+            "answer_seconds": answer_seconds,
         }
         self.errors = ErrorTranslation(self.where, schema, self._url.username or "", pool_size)
         self._options = {**driver_options(self._url), "connect_timeout": connect_timeout, **_KEEPALIVES, **_ENCODING}
@@ -280,13 +285,20 @@ class Pool:
                 return pooled, driver
 
     def _connect(self) -> "psycopg.Connection[Any]":
-        driver = psycopg.connect(**self._options, autocommit=True)
+        driver = self._driver(**self._options, autocommit=True)
         forks.cut_off_in_child(driver)
         try:
             self._prepare(driver)
         except BaseException:
             driver.close()
             raise
+        return driver
+
+    def _driver(self, **options: Any) -> "psycopg.Connection[Any]":
+        if self._answer_seconds is None:
+            return psycopg.connect(**options)
+        driver = AnsweredConnection.connect(**options)
+        driver.answer_seconds = self._answer_seconds
         return driver
 
     def _prepare(self, driver: "psycopg.Connection[Any]") -> None:

@@ -20,6 +20,8 @@ RESOURCE_KEY = "sqlqueue"
 """The default key of the resource."""
 
 _TICK_CONNECT_SECONDS = 3
+_SILENCE_SECONDS = 3
+"""How much longer than a statement may take a tick waits for its answer: a server that is there ends it."""
 _MOST_CONNECTIONS = 100
 
 
@@ -58,7 +60,7 @@ class SqlQueueResource(CodeOnlyResource):
         default=10.0,
         gt=0,
         description="The longest that a statement of a sensor's or schedule's tick may take: a tick that waits delays the"
-        " other sensors.",
+        " other sensors. A connection on which nothing has arrived for 3 s more is closed.",
     )
 
     code_only: ClassVar[frozenset[str]] = frozenset({"url", "schema_name"})
@@ -78,7 +80,12 @@ class SqlQueueResource(CodeOnlyResource):
             )
         else:
             connect = min(self.connect_timeout_seconds, _TICK_CONNECT_SECONDS)
-            opened = self._open("dagster-sqlqueue/tick", connect, self.tick_timeout_seconds)
+            opened = self._open(
+                "dagster-sqlqueue/tick",
+                connect,
+                self.tick_timeout_seconds,
+                answer_seconds=self.tick_timeout_seconds + _SILENCE_SECONDS,
+            )
         with opened as queue:
             self._queue = queue
             try:
@@ -105,7 +112,13 @@ class SqlQueueResource(CodeOnlyResource):
             )
         return self._queue
 
-    def _open(self, application_name: str, connect_timeout: int, statement_timeout: float | None) -> SqlQueue:
+    def _open(
+        self,
+        application_name: str,
+        connect_timeout: int,
+        statement_timeout: float | None,
+        answer_seconds: float | None = None,
+    ) -> SqlQueue:
         pool_size = looked_up_number(self.pool_size, "the most connections that are open at a time")
         connect_timeout = looked_up_number(connect_timeout, "the seconds to wait for a connection")
         if not 1 <= pool_size <= _MOST_CONNECTIONS or connect_timeout < 1:
@@ -120,6 +133,7 @@ class SqlQueueResource(CodeOnlyResource):
             application_name=application_name,
             connect_timeout=connect_timeout,
             statement_timeout=statement_timeout,
+            answer_seconds=answer_seconds,
         )
         return SqlQueue(database)
 

@@ -1,6 +1,7 @@
 """The resource: what the UI gets to see of it, and how it opens and closes."""
 
 import socket
+from dataclasses import replace
 
 import dagster as dg
 import psycopg
@@ -11,9 +12,10 @@ from pydantic import ValidationError
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
-from dagster_sqlqueue.orchestration import SqlQueueResource
-from tests.orchestration.support import code_location
-from tests.support import rows, until
+from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource
+from tests.orchestration.support import Deployment, code_location
+from tests.orchestration.swallowing import Swallowing
+from tests.support import Work, rows, until
 
 CODE = """
 import dagster as dg
@@ -210,6 +212,24 @@ def test_a_tick_waits_no_longer_for_a_statement_than_it_was_set_to(
             assert rows(opened, "SHOW statement_timeout") == [("2s",)]
             with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
                 opened.queues()
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("pooler", ["", "?pooler=transaction"], ids=["alone", "pooled"])
+def test_a_tick_fails_when_the_database_falls_silent(
+    deployment: Deployment,
+    consumer: QueueConsumer[Work],
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+    pooler: str,
+) -> None:
+    """The connection stays open, and what the tick sends on it is swallowed."""
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.resource._SILENCE_SECONDS", 1)
+    schema = deployment.queue.database.schema
+    with Swallowing(deployment.queue, after) as proxy:
+        resource = SqlQueueResource(url=proxy.url + pooler, schema_name=schema, tick_timeout_seconds=2)
+        with pytest.raises(DatabaseUnavailable, match="the server has not answered for 3 s"):
+            replace(deployment, resource=resource).tick(consumer.sensor)
 
 
 def test_a_tick_waits_no_longer_for_a_connection_than_three_seconds(instance: dg.DagsterInstance) -> None:
