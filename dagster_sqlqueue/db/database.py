@@ -69,8 +69,12 @@ class Database(Pool):
     def _begun(self, idling: bool) -> "Iterator[psycopg.Connection[Any]]":
         """Provide a connection of the pool in a transaction, which ends with the block."""
         with self.connection() as connection:
-            begin = [self._settings.begin] + ([] if idling else [_IDLE_TIMEOUT])
-            connection.execute(b"; ".join([*begin, *([self._settings.of_transaction] if self.shared else [])]))
+            begin = [self._settings.begin]
+            if self.shared:
+                begin.append(self._settings.of_transaction(connection.info.server_version))
+            if not idling:
+                begin.append(_IDLE_TIMEOUT)
+            connection.execute(b"; ".join(begin))
             try:
                 yield connection
                 connection.commit()

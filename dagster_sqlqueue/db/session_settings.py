@@ -48,8 +48,8 @@ run again. Statements of other code keep them."""
 _WITHIN_TRANSACTIONS: Final = ("idle_in_transaction_session_timeout", "transaction_timeout")
 """Timeouts of a role that end the session of a transaction: that of a batch lasts as long as its handlers."""
 
-_NEWER: Final = {"transaction_timeout"}
-"""Of those, what PostgreSQL 15 and 16 do not know."""
+_NEWER: Final = {"transaction_timeout": 170_000}
+"""Of those, what older servers do not know, and the version of the first that does."""
 
 _RESET: Final = b"RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; "
 """Also undoes SET LOCAL, which lasts longer than the savepoint that was released."""
@@ -72,7 +72,6 @@ class Settings:
     Attributes:
         begin: statement that begins a transaction.
         of_session: statement for a session of the connection's own.
-        of_transaction: statement for a transaction in a shared session.
         parameters: parameters of `STATEMENT`.
         lend: statements before those of other code, which are planned with the settings of server, database or role, and
             have their timeouts, unless one was given to the library.
@@ -88,11 +87,23 @@ class Settings:
         transaction = {"application_name": application_name}
         self.begin = _BEGIN
         self.of_session = _setting({**session, **kept, **ours}, local=False)
-        self.of_transaction = _setting({**transaction, **kept, **ours}, local=True)
+        self._of_transaction = {**transaction, **kept, **ours}
         self.parameters = {"application_name": application_name, "timeout": kept.get("statement_timeout", "0")}
         self.lend = "; ".join(f"SET LOCAL {name} TO DEFAULT" for name in ours).encode()
         self._lend_session = _RESET + _setting({**session, **kept}, local=False)
         self._lend_transaction = _RESET + _setting({**transaction, **kept}, local=True)
+
+    def of_transaction(self, server_version: int) -> bytes:
+        """Return the statements that begin a transaction's own settings in a shared session.
+
+        They take no snapshot: SET TRANSACTION may follow.
+
+        Args:
+            server_version: as libpq has it, such as 170002.
+        """
+        known = {name: value for name, value in self._of_transaction.items() if server_version >= _NEWER.get(name, 0)}
+        texts = (sql.SQL(f"SET LOCAL {name} = {{}}").format(value) for name, value in known.items())
+        return sql.SQL("; ").join(texts).as_bytes()
 
     def lend_again(self, *, shared: bool) -> bytes:
         """Return the statements that undo what other code has set, before the statements of more of it.
@@ -108,7 +119,7 @@ class Settings:
         Args:
             shared: whether the session is shared.
         """
-        return _RESET + (self.of_transaction if shared else self.of_session)
+        return _RESET + (_setting(self._of_transaction, local=True) if shared else self.of_session)
 
 
 def _setting(values: Mapping[str, str], *, local: bool) -> bytes:
