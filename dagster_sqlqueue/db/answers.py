@@ -4,6 +4,7 @@ A `statement_timeout` is the server's: it does nothing when the server, or a pro
 is silent.
 """
 
+import selectors
 import time
 from collections.abc import Generator
 from typing import Any
@@ -35,10 +36,10 @@ class AnsweredConnection(psycopg.Connection[Any]):
         try:
             wanted = next(gen)
             while True:
-                # The driver resumes it each tenth of a second, with 0 while the socket is not ready.
+                # The driver resumes it each tenth of a second. Psycopg 3.2 then says of any socket that it is ready.
                 ready = yield wanted
                 now = time.monotonic()
-                if ready:
+                if self._is_ready(wanted):
                     heard = now
                 elif now - heard > seconds:
                     # Whatever is sent on it later, such as the end of a pipeline, fails at once.
@@ -47,3 +48,10 @@ class AnsweredConnection(psycopg.Connection[Any]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             return end.value
+
+    def _is_ready(self, wanted: int) -> bool:
+        """Return whether the socket can be read or written, as the driver's generator wants it by its `Wait`."""
+        with selectors.DefaultSelector() as selector:
+            # The numbers of `Wait` are those of the events.
+            selector.register(self.fileno(), wanted)
+            return bool(selector.select(0))
