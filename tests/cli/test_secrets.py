@@ -21,7 +21,7 @@ _SECRET = "s3cr3t-hunter2"
         (f"postgresql://me:12/{_SECRET}@127.0.0.1:1/db", 3),
         (f"postgresql://me/{_SECRET}@127.0.0.1/db", 2),
         (f"{_SECRET}", 2),
-        (f"postgresql://me:{_SECRET}@127.0.0.1/db?nosuchoption=1", 3),
+        (f"postgresql://me:{_SECRET}@127.0.0.1/db?nosuchoption=1", 2),
         (f"postgresql://127.0.0.1:1/db?password={_SECRET}", 3),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Job, QueueSpec, SqlQueue, handles
+from dagster_sqlqueue.consumer.batch_size import MOST_MEASURED
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.worker.handlers import load
 from tests.cli.support import PROJECT, Cli
@@ -147,6 +148,10 @@ def test_annotations_that_say_nothing_or_less_are_taken() -> None:
 
     for handler in (anything, any_job, base, unknown, Callable(), lambda job: None):
         assert handles(spec)(handler).handler is handler  # type: ignore[arg-type]
+
+
+def test_the_help_says_how_large_a_batch_becomes(cli: Cli) -> None:
+    assert f"up to {MOST_MEASURED};" in " ".join(cli.run("work", "--help").stdout.replace("│", " ").split())
 
 
 def test_what_the_command_refuses(cli: Cli) -> None:

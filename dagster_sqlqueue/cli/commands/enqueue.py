@@ -177,11 +177,6 @@ def enqueue(
         "max_attempts": None if max_attempts is None else options.whole("--max-attempts", max_attempts),
         "id": None if job_id is None else options.job_id("--id", job_id),
     }
-    if unique_key is None and (replace or merge):
-        raise InvalidInput(
-            f"{'--replace' if replace else '--merge'} is for a job with the unique key of another, and no --unique-key is"
-            " given"
-        )
     spec = QueueSpec(queue, AnyObject)
     if payload is None and sys.stdin.isatty():
         raise InvalidInput("no payload: give a JSON object, or - and one JSON object per line on standard input")
@@ -198,6 +193,11 @@ def enqueue(
         put = _Followed("merge" if merge else "ignore", wishes)
     else:
         put = _Plain(on_conflict)
+    if unique_key is None and (replace or merge):
+        raise InvalidInput(
+            f"{'--replace' if replace else '--merge'} is for a job with the unique key of another, and no --unique-key is"
+            " given"
+        )
     if payload not in (None, "-"):
         if skip_bad:
             raise InvalidInput("--skip-bad applies to the lines of standard input, and a payload was given")

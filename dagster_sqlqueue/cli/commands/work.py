@@ -12,7 +12,6 @@ from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.output.worker_log import DEFAULT_EVERY_SECONDS, Progress, log, screen
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.consumer.batch_size import MOST_MEASURED
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.worker.handlers import QueueHandler, import_from_working_directory, load
@@ -53,7 +52,7 @@ def work(
             metavar="N",
             show_default=False,
             help="Jobs per claim, 1 to 10000. Default: first 1, then as many as are handled in a tenth of a second, up to"
-            f" {MOST_MEASURED}; in transactional mode, or with --concurrency, up to 100.",
+            " 500; in transactional mode, or with --concurrency, up to 100.",
         ),
     ] = None,
     concurrency: Annotated[
