@@ -3,7 +3,7 @@
 import math
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import is_whole
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.queue.claim_request import MAX_BATCH
 
 MOST_MEASURED = 500

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import os
 import socket
 import threading
@@ -37,8 +36,8 @@ from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
+from dagster_sqlqueue.model.numbers import is_number, is_seconds
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -126,9 +125,9 @@ class Consumer(Generic[Payload]):
         bucket_order = BucketOrder(None if first is None else list(check_buckets(first)), region)
         self._idle = False
         self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
-        if not _seconds(lease_seconds, most=MAX_DELAY_SECONDS):
+        if lease_seconds is not None and not is_seconds(lease_seconds):
             raise InvalidInput(f"lease_seconds is {lease_seconds!r}; it must be positive, at most a hundred years")
-        if not _seconds(job_timeout_seconds):
+        if job_timeout_seconds is not None and not (is_number(job_timeout_seconds) and job_timeout_seconds > 0):
             raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
         if mode not in list(Mode):
             raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
@@ -400,8 +399,3 @@ class Consumer(Generic[Payload]):
         finally:
             if self._member.has_turn:
                 self._member.pass_turn()
-
-
-def _seconds(value: object, most: float = math.inf) -> bool:
-    """Whether it is None or a positive number."""
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most)

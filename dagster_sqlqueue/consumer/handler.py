@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Job
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.model.queue import Payload, QueueSpec, is_whole
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import redacted_text, serialization
 from dagster_sqlqueue.payload.storable import storable_text
 

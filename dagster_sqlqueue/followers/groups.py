@@ -17,6 +17,7 @@ from dagster_sqlqueue.followers.base import FollowerVerbs
 from dagster_sqlqueue.followers.follow import follow
 from dagster_sqlqueue.followers.insert import all_known, joining
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
+from dagster_sqlqueue.model.numbers import is_whole
 
 _MOST_SHOWN = 10_000
 _NIL = UUID(int=0)
@@ -235,7 +236,7 @@ def _add(group: UUID, jobs: Sequence[UUID]) -> Steps[None]:
 
 
 def _limited(limit: int) -> int:
-    if type(limit) is not int or not 1 <= limit <= _MOST_SHOWN:
+    if not is_whole(limit, 1, _MOST_SHOWN):
         raise InvalidInput(f"limit is {limit!r}; it must be 1 to {_MOST_SHOWN:,}")
     return limit
 

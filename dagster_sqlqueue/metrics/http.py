@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, start_http_server
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_whole
 
 
 @contextmanager
@@ -21,8 +22,8 @@ def serve(registry: CollectorRegistry, *, port: int, address: str = "127.0.0.1")
     Raises:
         InvalidInput: the port is out of range, or cannot be listened on at this address.
     """
-    if isinstance(port, bool) or not 0 <= port <= 65_535:
-        raise InvalidInput(f"port is {port}; it must be 0 to 65535")
+    if not is_whole(port, 0, 65_535):
+        raise InvalidInput(f"port is {port!r}; it must be 0 to 65535")
     try:
         server, thread = start_http_server(port, address, registry)
     except (OSError, UnicodeError) as error:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import Payload
 
 UniqueUntil: TypeAlias = Literal["end", "claim"]
@@ -260,7 +261,7 @@ class Job(Generic[Payload]):
             InvalidInput: the percentage or the message is none.
             LeaseLost: another consumer has the job by now: drop the work.
         """
-        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+        if not is_number(percent, 0, 100):
             raise InvalidInput(f"progress is {percent!r}; give a number from 0 to 100")
         if message is not None and not isinstance(message, str):
             raise InvalidInput(f"the message of a progress is {message!r}; give a text, or None")

@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff, BackoffPolicy
+from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
+from dagster_sqlqueue.model.numbers import is_seconds, is_whole
 
 Payload = TypeVar("Payload", bound=BaseModel)
 
@@ -69,7 +70,7 @@ class RateLimit:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if not is_whole(self.starts, 1) or not _positive(self.seconds):
+        if not is_whole(self.starts, 1) or not is_seconds(self.seconds):
             raise InvalidInput(
                 f"{self} is not usable: starts must be a whole number of at least 1, seconds positive and at most a hundred"
                 " years"
@@ -194,22 +195,13 @@ def _one_of(kind: type[Member], value: str, setting: str, queue: str) -> Member:
         ) from None
 
 
-def is_whole(value: object, least: int, most: int = 2**31 - 1) -> bool:
-    """Return whether a value is a whole number, and no truth value, within bounds."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and 0 < value <= MAX_DELAY_SECONDS
-
-
 def check_seconds(setting: str, value: float, queue: str) -> float:
     """The value, if a queue may have it for that setting.
 
     Raises:
         InvalidInput: it is not positive, or longer than a hundred years.
     """
-    if not _positive(value):
+    if not is_seconds(value):
         raise InvalidInput(
             f"{setting} of queue {queue!r} is {value!r}; it must be positive, at most a hundred years, in seconds"
         )

@@ -13,6 +13,7 @@ import dagster as dg
 from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import queue_asset_key
@@ -175,7 +176,7 @@ def build_deadline_check(
     """
     if not isinstance(deadline, time) or deadline.tzinfo is not None:
         raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
-    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= MOST_DAYS:
+    if not is_whole(days, 1, MOST_DAYS):
         raise InvalidInput(f"days is {days!r}; it must be a whole number of days, 1 to {MOST_DAYS}")
 
     @dg.asset_check(

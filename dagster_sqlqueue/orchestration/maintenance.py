@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
@@ -64,7 +65,7 @@ def build_maintenance_schedule(
     Raises:
         InvalidInput: days_ahead is out of range.
     """
-    if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
+    if not is_whole(days_ahead, 0, MAX_DAYS_AHEAD):
         raise InvalidInput(f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}")
     job = _job(name, resource, dict(asset_keys or {}), resource_key)
 

@@ -1,34 +1,22 @@
 """The settings by which a sensor turns a backlog into runs."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_delay, is_seconds, is_whole
 from dagster_sqlqueue.queue import MAX_BATCH
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_batch(value: Any) -> bool:
-    return _is_count(value) and value <= MAX_BATCH
-
-
-def _are_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-_COUNT = (_is_count, "a whole number from 1")
-_TIME = (lambda value: _are_seconds(value) and value > 0, "a number of seconds above 0")
-_PAUSE = (_are_seconds, "a number of seconds, 0 or more")
+_COUNT = (partial(is_whole, least=1), "a whole number from 1")
+_TIME = (is_seconds, "a number of seconds above 0, at most a hundred years")
+_PAUSE = (is_delay, "a number of seconds, 0 or more, at most a hundred years")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_runs": _COUNT,
     "jobs_per_run": _COUNT,
-    "batch_size": (_is_batch, f"a whole number from 1 to {MAX_BATCH:,}"),
+    "batch_size": (partial(is_whole, least=1, most=MAX_BATCH), f"a whole number from 1 to {MAX_BATCH:,}"),
     "run_seconds": _TIME,
     "start_seconds": _TIME,
     "starting_seconds": _TIME,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, RootModel
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownVersion
 from dagster_sqlqueue.model.interrupts import is_interrupt
+from dagster_sqlqueue.model.numbers import is_whole
 
 KEY: Final = "$version"
 """The key of a stored payload that holds its version."""
@@ -54,7 +55,7 @@ class Versions:
             raise UnknownVersion("the payload is no JSON object, which a payload with a version is")
         value = dict(stored)
         version = value.pop(KEY, without_key)
-        if type(version) is not int or not 1 <= version <= self.current:
+        if not is_whole(version, 1, self.current):
             known = f"versions {self._oldest} to {self.current}" if self._oldest < self.current else "version 1"
             if type(version) is int and version > self.current:
                 cure = "deploy the newer code, then release the job"
@@ -105,10 +106,10 @@ def versioned(
         ```
     """
     steps = dict(upgrades or {})
-    if type(current) is not int or current < 1:
+    if not is_whole(current, 1):
         raise InvalidInput(f"the version is {current!r}; it must be a whole number of at least 1")
     for version, upgrade in steps.items():
-        if type(version) is not int or not 1 <= version < current:
+        if not is_whole(version, 1, current - 1):
             raise InvalidInput(f"there is an upgrade from {version!r}; it must be from a version of 1 to {current - 1}")
         if not callable(upgrade):
             raise InvalidInput(f"the upgrade from {version} is {upgrade!r:.100}; it must be a function of a dict")

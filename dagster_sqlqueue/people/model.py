@@ -3,7 +3,6 @@
 import enum
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.payload.storable import unstorable_text
 
 _NAME_LIMIT = 200
@@ -184,10 +184,9 @@ def check_percent(value: object) -> float:
     Raises:
         InvalidInput: it may not.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= 100:  # type: ignore[arg-type,operator]
+    if not is_number(value, 0, 100):
         raise InvalidInput(f"automatic_percent is {value!r}; it must be a number from 0 to 100")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def check_name(what: str, name: object) -> str:

@@ -8,6 +8,7 @@ from uuid import UUID
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import object_text
 from dagster_sqlqueue.people.model import Action, AutomationRule, check_name, check_percent, check_reason
@@ -239,7 +240,7 @@ def check_limit(limit: object, most: int) -> int:
     Raises:
         InvalidInput: it may not.
     """
-    if type(limit) is not int or not 1 <= limit <= most:
+    if not is_whole(limit, 1, most):
         raise InvalidInput(f"limit is {limit!r}; it must be a whole number of 1 to {most:,}")
     return limit
 

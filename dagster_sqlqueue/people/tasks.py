@@ -7,7 +7,7 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import is_delay
 from dagster_sqlqueue.model.outcome import Json
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text
@@ -219,7 +219,7 @@ class TaskVerbs(ServiceVerbs):
             connection: as for `assign`.
         """
         moment = moment_in_utc("until", until) if isinstance(until, datetime) else None
-        if moment is None and (type(until) not in (int, float) or not 0 <= until <= MAX_DELAY_SECONDS):  # type: ignore[operator]
+        if moment is None and not is_delay(until):
             raise InvalidInput(
                 f"until is {until!r}; give a datetime with a time zone, or seconds from now, not negative and at most a"
                 " hundred years"

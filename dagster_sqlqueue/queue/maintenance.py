@@ -12,6 +12,7 @@ import psycopg
 
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, QueueError
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog, settings_of
 from dagster_sqlqueue.queue.maintenance_run import MaintenanceRun, Stopped, begin
@@ -101,7 +102,7 @@ class Maintenance:
 
     def maintain(self, *, days_ahead: int = partitions.DAYS_AHEAD) -> Maintained:
         """Keep the archive and the schema in order: `SqlQueue.maintain`."""
-        if isinstance(days_ahead, bool) or not isinstance(days_ahead, int) or not 0 <= days_ahead <= MAX_DAYS_AHEAD:
+        if not is_whole(days_ahead, 0, MAX_DAYS_AHEAD):
             raise InvalidInput(
                 f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}"
             )

@@ -12,7 +12,8 @@ import tenacity
 
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.backoff import Backoff
+from dagster_sqlqueue.model.numbers import is_delay, is_seconds, is_whole
 from dagster_sqlqueue.model.queue import (
     QueueSettings,
     QueueSpec,
@@ -100,7 +101,7 @@ class QueueAdminVerbs(Verbs):
         if isinstance(until, datetime):
             parameters["moment"] = moment_in_utc("until", until)
         elif until is not None:
-            if not _seconds(until) or until == 0:
+            if not is_seconds(until):
                 raise InvalidInput(
                     f"until is {until!r}; give a datetime with a time zone, seconds from now, more than 0 and at most a"
                     " hundred years, or None"
@@ -141,7 +142,7 @@ class QueueAdminVerbs(Verbs):
             InvalidInput: the timeout is not usable.
             UnknownQueue: there is no such queue.
         """
-        if timeout_seconds is not None and not _seconds(timeout_seconds):
+        if timeout_seconds is not None and not is_delay(timeout_seconds):
             raise InvalidInput(
                 f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
             )
@@ -205,7 +206,7 @@ class QueueAdminVerbs(Verbs):
         def change(executor: Executor) -> QueueSettings:
             executor.run("queue_lock", {"name": queue})
             count = len(self.settings(queue, executor=executor).regions)
-            wrong = [bucket for bucket in buckets if type(bucket) is not int or not 0 <= bucket < count]
+            wrong = [bucket for bucket in buckets if not is_whole(bucket, 0, count - 1)]
             if wrong or not buckets:
                 raise InvalidInput(
                     f"buckets is {list(buckets)!r}; queue {queue!r} has the buckets 0 to {count - 1}: name at least one"
@@ -277,10 +278,6 @@ def _wait(condition: Callable[[], bool], deadline: float | None, pause: float) -
         retry_error_callback=lambda _: False,
     )
     return bool(patiently(condition))
-
-
-def _seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY_SECONDS
 
 
 def _turns(settings: QueueSettings) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from uuid import UUID
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.explain import Explanation, explain_ended, explain_live
@@ -45,7 +46,7 @@ class Search:
         self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
     ) -> list[JobRow]:
         """Return the first jobs that fit: `SqlQueue.jobs`."""
-        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
+        if not is_whole(limit, 1, MAX_LIST):
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
         self._catalog.check_exists(check_queue_name(queue))
         selection = selection or EVERYTHING

@@ -3,15 +3,16 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from typing import Any, TypeGuard, get_args
+from typing import Any, get_args
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.job import NewJob, UniqueUntil
+from dagster_sqlqueue.model.numbers import is_seconds, is_whole
 from dagster_sqlqueue.model.queue import MAX_ATTEMPTS
 from dagster_sqlqueue.payload.serialization import Declared, payload_text
 from dagster_sqlqueue.payload.storable import KEY_LIMIT, key_problem, unstorable_text
@@ -87,19 +88,17 @@ def plain_values(job_id: UUID, payload: str) -> dict[str, Any]:
 def _check(job: NewJob[Any], row: int) -> None:
     if job.id is not None and not isinstance(job.id, UUID):
         raise InvalidInput(f"row {row}: id is {job.id!r}; it must be a uuid.UUID")
-    if not _whole(job.priority) or not 0 <= job.priority <= 9:
+    if not is_whole(job.priority, 0, 9):
         raise InvalidInput(f"row {row}: priority is {job.priority!r}; it must be 0 to 9, higher runs first")
     if job.run_at is not None and (not isinstance(job.run_at, datetime) or job.run_at.utcoffset() is None):
         raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; it must be a datetime with a time zone")
     if job.run_at is not None and not _in_utc(job.run_at):
         raise InvalidInput(f"row {row}: run_at is {job.run_at!r}; in UTC it must lie within the years 1 to 9999")
     most = job.max_attempts
-    if most is not None and (not _whole(most) or not 1 <= most <= MAX_ATTEMPTS):
+    if most is not None and not is_whole(most, 1, MAX_ATTEMPTS):
         raise InvalidInput(f"row {row}: max_attempts is {most!r}; it must be 1 to {MAX_ATTEMPTS:,}")
     limit = job.timeout_seconds
-    if limit is not None and not (
-        (_whole(limit) or isinstance(limit, float)) and 0 < limit <= MAX_DELAY_SECONDS  # NaN is not greater than 0
-    ):
+    if limit is not None and not is_seconds(limit):
         raise InvalidInput(f"row {row}: timeout_seconds is {limit!r}; it must be positive, at most a hundred years")
     if job.backoff is not None and not isinstance(job.backoff, Backoff):
         raise InvalidInput(f"row {row}: backoff is {job.backoff!r}; it must be a Backoff")
@@ -131,10 +130,6 @@ def _check_tags(tags: Collection[object], row: int) -> None:
 def _check_key(name: str, key: object, row: int) -> None:
     if problem := key_problem(key):
         raise InvalidInput(f"row {row}: {name} {problem}")
-
-
-def _whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _array_text(values: Iterable[object]) -> str:

@@ -12,6 +12,7 @@ from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload, UnknownQueue, WaitTimedOut
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.payload.serialization import AnyObject
@@ -43,8 +44,7 @@ class ReplyVerbs(ServiceVerbs):
         Raises:
             InvalidInput: ttl_seconds is out of range.
         """
-        usable = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
-        if not usable or not 1 <= ttl_seconds <= MAX_DELAY_SECONDS:
+        if not is_number(ttl_seconds, 1, MAX_DELAY_SECONDS):
             raise InvalidInput(f"ttl_seconds is {ttl_seconds!r}; it must be at least 1, at most a hundred years")
         model: Any = AnyObject if payload is None else payload
         spec = QueueSpec(f"reply_{uuid4().hex}", model, bucket_count=1, lease_seconds=_LEASE_SECONDS, retention_days=1)

@@ -12,8 +12,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput, WaitTimedOut
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.numbers import is_delay
 from dagster_sqlqueue.results.model import JobOutcome
 
 _AT_ONCE = 1_000
@@ -53,7 +53,7 @@ class Wait:
         timeout_seconds: float | None,
         notified: bool,
     ) -> None:
-        if timeout_seconds is not None and not _usable(timeout_seconds):
+        if timeout_seconds is not None and not is_delay(timeout_seconds):
             raise InvalidInput(
                 f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
             )
@@ -168,7 +168,3 @@ def _notified_of_every_end(followers: Sequence[UUID], jobs: Sequence[UUID]) -> d
         "group_ids": None,
         "notifies": [True] * len(jobs),
     }
-
-
-def _usable(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= MAX_DELAY_SECONDS

@@ -27,6 +27,7 @@ from cronsim import CronSim, CronSimError
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import is_number
 
 MIN_EVERY_SECONDS = 0.1
 _LONGEST_CRON = 200
@@ -168,7 +169,7 @@ def timing_of(
         raise InvalidInput(f"a schedule has a cron expression or an interval, and {given} was given: name one of them")
     if cron is not None:
         return cron_in(cron, zone)
-    if not isinstance(every_seconds, int | float) or isinstance(every_seconds, bool):
+    if not is_number(every_seconds):
         raise InvalidInput(f"the interval is {every_seconds!r}; give seconds, such as 900")
     if not MIN_EVERY_SECONDS <= every_seconds <= MAX_DELAY_SECONDS:
         raise InvalidInput(

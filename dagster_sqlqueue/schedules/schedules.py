@@ -11,6 +11,7 @@ from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.errors import InvalidInput, UnknownSchedule
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import NewJob
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_queue_name
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.intake import Terms, no_bucket
@@ -201,7 +202,7 @@ class Schedules:
             InvalidInput: the count is out of range, or the rule cannot be used here.
             UnknownQueue, UnknownSchedule: there is none of that name.
         """
-        if type(count) is not int or not 1 <= count <= _MOST_TICKS:
+        if not is_whole(count, 1, _MOST_TICKS):
             raise InvalidInput(f"count is {count!r}; it must be 1 to {_MOST_TICKS:,}")
         return list(islice(self.schedule(queue, name).ticks(), count))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownSubscription
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import is_delay, is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
@@ -77,10 +77,9 @@ class SubscriptionVerbs(ServiceVerbs):
         }
         if filter is not None:
             parameters["payload"], parameters["tags"] = _wanted(_checked(filter))
-        if priority is not None and (type(priority) is not int or not 0 <= priority <= 9):
+        if priority is not None and not is_whole(priority, 0, 9):
             raise InvalidInput(f"priority is {priority!r}; it must be 0 to 9, higher first, or None for the message's")
-        delay = isinstance(delay_seconds, int | float) and not isinstance(delay_seconds, bool)
-        if not delay or not 0 <= delay_seconds <= MAX_DELAY_SECONDS:
+        if not is_delay(delay_seconds):
             raise InvalidInput(
                 f"delay_seconds is {delay_seconds!r}; it must be seconds, not negative and at most a hundred years"
             )

@@ -10,8 +10,8 @@ from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.executors import Row, Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.numbers import is_seconds
 from dagster_sqlqueue.payload.storable import key_problem
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.unpublished_batches import give_back
@@ -131,8 +131,7 @@ def checked_lease(lease_seconds: float) -> float:
     Raises:
         InvalidInput: it is none.
     """
-    number = isinstance(lease_seconds, int | float) and not isinstance(lease_seconds, bool)
-    if not number or not 0 < lease_seconds <= MAX_DELAY_SECONDS:
+    if not is_seconds(lease_seconds):
         raise InvalidInput(f"lease_seconds is {lease_seconds!r}; give seconds, more than 0 and at most a hundred years")
     return float(lease_seconds)
 
