@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, Generic, NamedTuple, TypeAlias
 
+from dagster_sqlqueue.consumer.annotations import is_async
 from dagster_sqlqueue.consumer.handler import (
     DONE,
     TIMED_OUT,
@@ -16,7 +17,6 @@ from dagster_sqlqueue.consumer.handler import (
     check_awaited,
     discreet,
     failed,
-    is_async,
     not_called,
     outcome_of,
     outcomes_of,

@@ -2,14 +2,13 @@
 
 import contextlib
 import enum
-import functools
 import inspect
 import traceback
 import types
-import typing
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
+from dagster_sqlqueue.consumer.annotations import function_behind, is_async, signature_called, takes_batch
 from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.numbers import is_whole
@@ -47,21 +46,6 @@ _ERROR_LIMIT = 10_000
 _MESSAGE_LIMIT = 1_000
 
 
-def is_async(handler: Any) -> bool:
-    """Return whether the handler is a coroutine function."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-
-
-def function_behind(handler: Any) -> Any:
-    """Return the function behind a partial, a wrapper or an object with `__call__`."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    handler = inspect.unwrap(handler)
-    if inspect.isroutine(handler) or inspect.isclass(handler):
-        return handler
-    return inspect.unwrap(type(handler).__call__)
-
-
 def check_awaited(spec: QueueSpec[Any], handler: Any) -> None:
     """Raise an error if a handler is a plain wrapper around an async function.
 
@@ -76,28 +60,6 @@ def check_awaited(spec: QueueSpec[Any], handler: Any) -> None:
             " await what it returns; write the wrapper as async def, and let it await the function. If it runs the"
             " function to its end, as asyncio.run does, leave functools.wraps out"
         )
-
-
-def signature_called(handler: Any) -> inspect.Signature | None:
-    """Return the parameters that a call of the handler has to fit, whatever a wrapper says of the function in it; None if
-    they cannot be known.
-    """
-    function = handler
-    while type(function) in (functools.partial, types.MethodType):
-        function = function.func if type(function) is functools.partial else function.__func__
-    if type(function) is not types.FunctionType:
-        function = type(function).__call__
-    # Signatures that are set, and those of proxies, are what their authors say: the call may take something else.
-    if (
-        type(function) is not types.FunctionType
-        or hasattr(function, "__signature__")
-        or hasattr(handler, "__signature__")
-    ):
-        return None
-    try:
-        return inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return None
 
 
 def check_called_with_one(spec: QueueSpec[Any], handler: Any) -> None:
@@ -120,22 +82,6 @@ def check_called_with_one(spec: QueueSpec[Any], handler: Any) -> None:
             f" {signature!s:.500} does not take: {error}. Let it take that first, and nothing else without a default;"
             " or wrap it in a function that does"
         ) from None
-
-
-def takes_batch(handler: Any) -> bool | None:
-    """Return whether a handler says by its annotation that it takes a list of jobs; None if it says nothing of jobs."""
-    try:
-        hints = typing.get_type_hints(function_behind(handler))
-        annotation = hints[next(name for name in inspect.signature(handler).parameters if name in hints)]
-    except (NameError, TypeError, ValueError, AttributeError, StopIteration):
-        return None
-    if Job in (annotation, typing.get_origin(annotation)):
-        return False
-    listed = typing.get_origin(annotation)
-    parts = typing.get_args(annotation)
-    if inspect.isclass(listed) and issubclass(listed, Iterable) and len(parts) == 1:
-        return True if Job in (parts[0], typing.get_origin(parts[0])) else None
-    return None
 
 
 def check_batch(spec: QueueSpec[Any], handler: Any, batch: bool) -> None:

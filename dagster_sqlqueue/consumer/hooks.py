@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from dagster_sqlqueue.consumer.handler import is_async
+from dagster_sqlqueue.consumer.annotations import is_async
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.queue.leases import Leases

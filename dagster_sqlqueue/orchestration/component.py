@@ -10,6 +10,7 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn
 from pydantic import BaseModel, ConfigDict, Field
 
+from dagster_sqlqueue.consumer.annotations import payload_of
 from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
@@ -36,7 +37,6 @@ from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResour
 from dagster_sqlqueue.orchestration.scaffolding import URL_VARIABLE, SqlQueueScaffolder
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.worker.handlers import payload_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -1,21 +1,26 @@
 """The parameters of a handler, by name and annotation: jobs, Dagster's context and Dagster's resources."""
 
-import builtins
-import collections.abc
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from typing import Any
 
 import dagster as dg
-from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.handler import check_awaited, failed, function_behind, is_async, signature_called
+from dagster_sqlqueue.consumer.annotations import (
+    Taken,
+    annotations_of,
+    function_behind,
+    is_async,
+    payloads_in,
+    signature_called,
+    taken_by,
+)
+from dagster_sqlqueue.consumer.handler import check_awaited, failed
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
 from dagster_sqlqueue.model.queue import QueueSpec
 
@@ -153,8 +158,8 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
         parameters = inspect.signature(handler).parameters
     except (TypeError, ValueError):
         raise InvalidInput(f"{named} has no readable signature; wrap it in a function of a job. {shapes}") from None
-    annotations = _annotations(function)
-    jobs: dict[str, bool | None] = {}
+    annotations = annotations_of(handler)
+    jobs: dict[str, Taken] = {}
     context, resources = None, []
     for name, parameter in parameters.items():
         annotation = annotations.get(name, Any)
@@ -168,8 +173,8 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
             context = name
         elif _is_resource(annotation):
             resources.append(name)
-        elif (taken := _jobs_of(annotation)) is not _NO_JOB:
-            if parameter.default is Parameter.empty or taken is not None:
+        elif (taken := taken_by(annotation)) is not Taken.OTHER:
+            if parameter.default is Parameter.empty or taken is not Taken.UNSAID:
                 _check_payload(named, parameter, annotation, spec)
                 jobs[name] = taken
         elif parameter.default is Parameter.empty:
@@ -182,8 +187,8 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
         raise InvalidInput(
             f"{named} takes {listed}, and with that {len(jobs) or 'no'} parameters for jobs instead of one{hint}. {shapes}"
         )
-    ((job, said),) = jobs.items()
-    if batch is not None and said is not None and batch != said:
+    ((job, taken),) = jobs.items()
+    if (batch, taken) in ((True, Taken.JOB), (False, Taken.JOBS)):
         raise InvalidInput(
             f"{named} takes {_text(parameters[job])}, and batch={batch} was given; leave batch out, the annotation decides."
             f" {shapes}"
@@ -194,7 +199,7 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
         fixed.pop()
     shape = HandlerShape(
         handler=handler,
-        batch=bool(batch if said is None else said),
+        batch=bool(batch) or taken is Taken.JOBS,
         job=job,
         context=context,
         resources=tuple(resources),
@@ -203,30 +208,6 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
     )
     shape.check_call(named)
     return shape
-
-
-class _Names(dict[str, Any]):
-    """The names in annotations; one that cannot be found, such as a class in another function, stands for any type."""
-
-    def __init__(self, known: dict[str, Any]) -> None:
-        super().__init__()
-        self._known = known
-
-    def __missing__(self, name: str) -> Any:
-        return self._known.get(name, vars(builtins).get(name, Any))
-
-
-_NO_JOB = object()
-
-
-def _annotations(function: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(
-            function, localns=_Names(getattr(function, "__globals__", {})), include_extras=True
-        )
-    except Exception:
-        # Ignore an annotation that cannot be evaluated; the other annotations decide.
-        return {name: one for name, one in getattr(function, "__annotations__", {}).items() if not isinstance(one, str)}
 
 
 def _is_context(name: str, annotation: Any) -> bool:
@@ -243,36 +224,13 @@ def _is_resource(annotation: Any) -> bool:
     return getattr(annotation, "__metadata__", ()) == typing.get_args(dg.ResourceParam)[1:]
 
 
-def _jobs_of(annotation: Any) -> Any:
-    """True: a list of jobs; False: a job; None: undecided; `_NO_JOB`: neither."""
-    origin = typing.get_origin(annotation) or annotation
-    if origin is typing.Annotated:
-        return _jobs_of(typing.get_args(annotation)[0])
-    if origin is Any or isinstance(origin, typing.TypeVar):
-        return None
-    if origin is Job:
-        return False
-    if inspect.isclass(origin) and issubclass(list, origin) and issubclass(origin, collections.abc.Iterable):
-        of = typing.get_args(annotation)
-        return True if not of or _jobs_of(of[0]) in (False, None) else _NO_JOB
-    return _NO_JOB
-
-
 def _check_payload(named: str, parameter: Parameter, annotation: Any, spec: QueueSpec[Any]) -> None:
-    for payload in _payloads(annotation):
-        if inspect.isclass(payload) and issubclass(payload, BaseModel) and not issubclass(spec.payload, payload):
+    for payload in payloads_in(annotation):
+        if not issubclass(spec.payload, payload):
             raise InvalidInput(
                 f"{named} takes {_text(parameter)}, and the payloads of the queue are of {spec.payload.__name__}; make"
                 " them agree"
             )
-
-
-def _payloads(annotation: Any) -> Iterator[Any]:
-    if typing.get_origin(annotation) is Job:
-        yield from typing.get_args(annotation)
-    else:
-        for part in typing.get_args(annotation):
-            yield from _payloads(part)
 
 
 def _shapes(spec: QueueSpec[Any]) -> str:

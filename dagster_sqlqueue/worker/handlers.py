@@ -2,15 +2,13 @@
 
 import inspect
 import sys
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol
 
-from pydantic import BaseModel
-
+from dagster_sqlqueue.consumer.annotations import payload_of, takes_batch
 from dagster_sqlqueue.consumer.handler import (
     AsyncHandler,
     Handler,
@@ -18,10 +16,8 @@ from dagster_sqlqueue.consumer.handler import (
     check_batch,
     check_called_with_one,
     check_concurrency,
-    takes_batch,
 )
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.worker.references import is_path, look_up
 
@@ -115,24 +111,6 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
             f"the handler {name} takes Job[{taken.__name__}], and the payloads of queue {spec.name!r} are"
             f" {spec.payload.__name__}; give it the other queue, or change the annotation"
         )
-
-
-def payload_of(handler: Any) -> type | None:
-    """Return the model that the handler's annotation names, `Job[Model]` or a list of such; None if it names none."""
-    function = handler if inspect.isroutine(handler) else type(handler).__call__
-    try:
-        hints = typing.get_type_hints(function)
-        first, *_ = (name for name in inspect.signature(handler).parameters if name in hints)
-    except (NameError, TypeError, ValueError, AttributeError):
-        return None
-    annotation = hints[first]
-    parts = typing.get_args(annotation)
-    if len(parts) == 1 and typing.get_origin(parts[0]) is Job:
-        annotation = parts[0]
-    if typing.get_origin(annotation) is not Job:
-        return None
-    (payload,) = typing.get_args(annotation)
-    return payload if inspect.isclass(payload) and issubclass(payload, BaseModel) else None
 
 
 def load(reference: str) -> QueueHandler[Any]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, is_async, outcome_of
+from dagster_sqlqueue.consumer.annotations import is_async
+from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, outcome_of
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff

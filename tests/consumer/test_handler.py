@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -270,9 +270,17 @@ def test_an_annotation_that_does_not_fit_the_call_is_refused(queue: SqlQueue, sp
 
     def one(job: Job[Work]) -> None: ...
 
-    def unsaid(jobs: list[Any]) -> None: ...
+    def of_anything(jobs: list[Any]) -> None: ...
 
-    for handler in (many, sequence, awaited):
+    def bare(jobs: list) -> None: ...  # type: ignore[type-arg]
+
+    def described(jobs: Annotated[list[Job[Work]], "due"]) -> None: ...
+
+    def beside_an_unknown(jobs: "list[Job[Work]]", other: "Nowhere" = None) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    def unsaid(job: Any, tags: list[Job[Work]] | None = None) -> None: ...
+
+    for handler in (many, sequence, awaited, of_anything, bare, described, beside_an_unknown):
         with pytest.raises(InvalidInput, match=r"takes a list of jobs by its annotation, .*; give batch=True"):
             Consumer(queue, spec, handler)
         with pytest.raises(InvalidInput, match="takes a list of jobs by its annotation"):

@@ -27,6 +27,8 @@ WARNINGS = [
 HANDLER = f"""
 import threading
 from pydantic import BaseModel
+from dagster import OpExecutionContext
+
 from dagster_sqlqueue import Done, Job, QueueSpec, handles
 from dagster_sqlqueue.orchestration import queue_consumer
 
@@ -40,6 +42,10 @@ def remind(job: Job[Reminder]) -> Done:
 
 
 def anything(job):
+    return Done()
+
+
+def with_context(context: OpExecutionContext, job: Job[Reminder]) -> Done:
     return Done()
 
 

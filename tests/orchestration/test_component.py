@@ -182,6 +182,7 @@ def test_freshness_by_cron_and_what_is_neither(project: Loader) -> None:
         (".handler.remind", None, "Reminder"),
         ("{module}.handler:remind", None, "Reminder"),
         ("{module}.handler.remind", None, "Reminder"),
+        (".handler:with_context", None, "Reminder"),
         (".handler:anything", None, "AnyObject"),
         (".handler:anything", ".handler:Reminder", "Reminder"),
     ],
