@@ -4,10 +4,11 @@ Nothing depends on it: leases expire by themselves. Consumers then claim the job
 would break it for all others for ever.
 """
 
+from collections.abc import Collection, Mapping
+
 import dagster as dg
 from dagster._core.events import EngineEventData
 
-from dagster_sqlqueue.orchestration.open_steps import open_steps
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -65,12 +66,12 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
         run = context.instance.get_run_by_id(context.run_id)
         if run is None or not claims_of(context.instance, run):
             return
-        still_open = open_steps(context.instance, run, failed=context.step_key)
+        still_open = _open_steps(context.instance, run, context.step_key)
         if still_open:
             named = ", ".join(still_open[:_NAMED]) + (", …" if len(still_open) > _NAMED else "")
             context.log.info(
-                "the run keeps the jobs that it has claimed: other steps have not ended (%s). What the run holds at its end"
-                " is given back by a sensor of build_cleanup_sensors, or when the leases end",
+                "the run keeps the jobs that it has claimed: other steps may still run (%s). What the run holds at its"
+                " end is given back by a sensor of build_cleanup_sensors, or when the leases end",
                 named,
             )
             return
@@ -81,8 +82,8 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
 
 
 give_back_on_failure = build_give_back_hook()
-"""Gives back at once, when a step fails, what its run has claimed and not ended, unless another step of the run has not
-ended: it may handle some of these jobs.
+"""Gives back at once, when a step fails, what its run has claimed and not ended, unless another step of the run may still
+run, as one that is mapped over dynamic outputs always may: it may handle some of these jobs.
 
 For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. `build_cleanup_sensors` is
 for what the hook leaves, and for runs that are cancelled or killed: for those Dagster calls no hook.
@@ -95,3 +96,43 @@ def give_back(queue: SqlQueue, instance: dg.DagsterInstance, run: dg.DagsterRun)
         name: len(queue.leases.end_leases(name, run_worker(run.run_id), lease_seconds=seconds))
         for name, seconds in claims_of(instance, run).items()
     }
+
+
+_ENDS = {
+    dg.DagsterEventType.STEP_SUCCESS,
+    dg.DagsterEventType.STEP_FAILURE,
+    dg.DagsterEventType.STEP_SKIPPED,
+}
+
+
+def _open_steps(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str) -> list[str]:
+    """Find the steps of a run that may be running or may still start: those without an event of their end that do not need
+    a step that failed. A step that is mapped over dynamic outputs has no such event, only its instances have.
+
+    Args:
+        instance: the instance that has the run.
+        run: a run with its plan.
+        failed: the key of a step that has failed for good; its own event may not be there yet.
+
+    Returns:
+        Their keys, sorted.
+    """
+    if run.execution_plan_snapshot_id is None:
+        return ["of an unknown plan"]
+    plan = instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id)
+    of_all: Mapping[str, Collection[str]] = plan.step_deps
+    # Only this run's steps: of others, a re-execution loads the outputs.
+    needs = {key: of_all.get(key, ()) for key in plan.step_keys_to_execute}
+    begun: set[str] = set()
+    ended: set[str] = set()
+    lost = {failed}
+    for entry in instance.all_logs(run.run_id, of_type={dg.DagsterEventType.STEP_START, *_ENDS}):
+        event = entry.dagster_event
+        if event is not None and event.step_key is not None:
+            (ended if event.event_type in _ENDS else begun).add(event.step_key)
+            if event.event_type is dg.DagsterEventType.STEP_FAILURE:
+                lost.add(event.step_key)
+    while more := {key for key, needed in needs.items() if key not in lost and not lost.isdisjoint(needed)}:
+        lost |= more
+    over = ended | (lost - begun) | {failed}
+    return sorted(key for key in needs if key not in over)
