@@ -1,7 +1,7 @@
 """Where the verbs of followers run: in a transaction of ours or inside the caller's own, and what their errors say."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -11,6 +11,7 @@ from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Ex
 from dagster_sqlqueue.db.retries import RereadableInput, beginning_again
 from dagster_sqlqueue.db.steps import Steps, adrive, drive
 from dagster_sqlqueue.queue import insert
+from dagster_sqlqueue.queue.intake import NewRow
 from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 from dagster_sqlqueue.schema import migrations
 
@@ -57,21 +58,25 @@ class FollowerVerbs(ServiceVerbs):
                 async with transaction.atomic():
                     yield
 
-    def _steps(self, steps: Steps[T], executor: Executor, queue: str) -> T:
+    def _steps(self, steps: Steps[T], executor: Executor, queue: str, rows: Sequence[NewRow] = ()) -> T:
+        """Run the steps of an enqueue to a queue, and say in plain words why the database refuses it; `rows`: the jobs."""
         try:
             return drive(steps, executor)
         except insert.NoQueue as error:
             raise self.queue.catalog.not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
-            raise insert.refusal(error, queue) from None
+            raise insert.refusal(error, queue, _region(rows)) from None
 
-    async def _asteps(self, steps: Steps[T], transaction: AsyncTransaction, queue: str) -> T:
+    async def _asteps(
+        self, steps: Steps[T], transaction: AsyncTransaction, queue: str, rows: Sequence[NewRow] = ()
+    ) -> T:
+        """The same on a connection that is awaited."""
         try:
             return await adrive(steps, transaction)
         except insert.NoQueue as error:
             raise self.queue.catalog.not_among(queue, error.names) from None
         except psycopg.IntegrityError as error:
-            raise insert.refusal(error, queue) from None
+            raise insert.refusal(error, queue, _region(rows)) from None
 
     @contextlib.contextmanager
     def _explained(self, queues: Iterable[str]) -> Iterator[None]:
@@ -82,3 +87,9 @@ class FollowerVerbs(ServiceVerbs):
             for queue in sorted(set(queues)):
                 self.queue.catalog.check_exists(queue)
             raise
+
+
+def _region(rows: Sequence[NewRow]) -> str | None:
+    """The only region that jobs name; None if they name none, or several."""
+    named = {row.region for row in rows if row.region is not None}
+    return named.pop() if len(named) == 1 else None

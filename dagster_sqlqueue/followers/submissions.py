@@ -61,7 +61,7 @@ class SubmissionVerbs(FollowerVerbs):
         def work(executor: Any) -> Submitted:
             taken = JobChunks(spec, self._steps(insert.terms(spec.name), executor, spec.name), "raise")
             rows = taken.take(job) or taken.rest()
-            return self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name)[0]
+            return self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name, rows)[0]
 
         return self._within(work, connection, queues_of(wishes))
 
@@ -105,7 +105,7 @@ class SubmissionVerbs(FollowerVerbs):
             taken = JobChunks(spec, self._steps(insert.terms(spec.name), executor, spec.name), on_bad_row)
 
             def put(rows: Any) -> None:
-                tally.add(self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name))
+                tally.add(self._steps(submit(spec.name, rows, on_conflict, wishes), executor, spec.name, rows))
 
             for job in read:
                 if chunk := taken.take(job):
@@ -146,7 +146,7 @@ class SubmissionVerbs(FollowerVerbs):
         async with self._ablock(transaction, queues_of(wishes)):
             taken = JobChunks(spec, await self._asteps(insert.terms(spec.name), transaction, spec.name), "raise")
             rows = taken.take(job) or taken.rest()
-            (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), transaction, spec.name)
+            (done,) = await self._asteps(submit(spec.name, rows, on_conflict, wishes), transaction, spec.name, rows)
         return done
 
     async def aenqueue_many(
@@ -186,7 +186,7 @@ class SubmissionVerbs(FollowerVerbs):
 
             async def put(rows: Any) -> None:
                 steps = submit(spec.name, rows, on_conflict, wishes)
-                tally.add(await self._asteps(steps, transaction, spec.name))
+                tally.add(await self._asteps(steps, transaction, spec.name, rows))
 
             async for job in each(jobs):
                 if chunk := taken.take(job):

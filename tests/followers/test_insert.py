@@ -1,15 +1,17 @@
 """Enqueueing what is followed: merged by its key, sent again, refused; and following what is there."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownJob, UnknownQueue
-from dagster_sqlqueue.followers import Callback, Followers, JobEnded, Submitted, SubmittedMany
+from dagster_sqlqueue.followers import Callback, Followers, Groups, JobEnded, Submitted, SubmittedMany
 from dagster_sqlqueue.queue.selection import Selection
 from tests.followers.support import ended_jobs
 from tests.gate.patience import PATIENCE
@@ -165,6 +167,42 @@ def test_an_id_of_another_queue_is_refused(queue: SqlQueue, spec: QueueSpec[Work
     queue.enqueue(other, NewJob(Work(n=1), id=own))
     with pytest.raises(InvalidInput, match=f"id {own} belongs to a job of queue 'other'"):
         followers.enqueue(spec, keyed(1, id=own), callbacks=mine("ada"))
+    assert count(queue) == 0
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_region_that_loses_its_buckets_meanwhile_is_named(
+    queue: SqlQueue, followers: Followers, url: str, many: bool, awaited: bool
+) -> None:
+    class Overtaken(Work):
+        """Its buckets are taken from the region after the queue's settings were read, and before the job is sent."""
+
+        def model_post_init(self, context: Any, /) -> None:
+            queue.set_region("work", "local", [0])
+
+    spec = QueueSpec("work", Overtaken)
+    queue.set_region("work", "eu", [0])
+    group = Groups(queue).open()
+    job = NewJob({"n": 1}, region="eu")
+    wishes: Any = {"callbacks": mine("ada"), "group": group}
+
+    jobs = [NewJob({"n": 0}), job]
+
+    async def asend() -> None:
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            if many:
+                await followers.aenqueue_many(spec, jobs, **wishes, connection=connection)
+            else:
+                await followers.aenqueue(spec, job, **wishes, connection=connection)
+
+    def send() -> object:
+        if awaited:
+            return asyncio.run(asend())
+        return followers.enqueue_many(spec, jobs, **wishes) if many else followers.enqueue(spec, job, **wishes)
+
+    with pytest.raises(InvalidInput, match="region is 'eu', which has no bucket in queue 'work'; give it some"):
+        send()
     assert count(queue) == 0
 
 
