@@ -7,15 +7,9 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 
-from dagster_sqlqueue.db.executors import (
-    AsyncTransaction,
-    CallerConnection,
-    SqlAlchemyExecutor,
-    Transaction,
-    check_connection,
-    connection_of,
-)
+from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Transaction, check_connection
 from dagster_sqlqueue.db.pool import Pool, retried
+from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor, connection_of
 
 T = TypeVar("T")
 

@@ -1,11 +1,10 @@
-"""Executors of statements: in a transaction of the library, or inside the caller's own transaction."""
+"""Executors of statements on psycopg's connections: in a transaction of the library, or inside the caller's own."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import psycopg
-import sqlalchemy as sa
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -16,6 +15,7 @@ from dagster_sqlqueue.db.pool import execute, execute_together
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
     from sqlalchemy.orm import Session, scoped_session
 
 Row: TypeAlias = tuple[Any, ...]
@@ -23,17 +23,12 @@ Parameters: TypeAlias = Mapping[str, object]
 Step: TypeAlias = tuple[str, Parameters]
 """Name of an SQL file, and the parameters of its statement."""
 
-CallerConnection: TypeAlias = Union[psycopg.Connection[Any], sa.Connection, "Session", "scoped_session[Any]"]
+CallerConnection: TypeAlias = Union[psycopg.Connection[Any], "sa.Connection", "Session", "scoped_session[Any]"]
 """Connection or session that a caller may pass to run an operation inside its own transaction."""
 
 
 Send: TypeAlias = Callable[[bytes], None]
 """Function that takes rows in COPY's binary format, without its header and trailer."""
-
-_TRANSACTION = "BEGIN", "COMMIT", ("ROLLBACK",)
-_SAVEPOINT = "SAVEPOINT sqlqueue", "RELEASE sqlqueue", ("ROLLBACK TO sqlqueue", "RELEASE sqlqueue")
-_NOT_STREAMED = {"stream_results": False, "yield_per": None}
-"""Whatever the connection's own options are: the driver declares a cursor for what is streamed."""
 
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_TRAILER = b"\xff\xff"
@@ -78,7 +73,7 @@ class Transaction:
     @property
     def copies(self) -> bool:
         """Whether rows packed in UTF-8 can be sent by COPY."""
-        return _sends_utf8(self.connection)
+        return sends_utf8(self.connection)
 
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
@@ -87,13 +82,13 @@ class Transaction:
         except psycopg.ProgrammingError as error:
             raise self._database.errors.explained(error, name, connection=self.connection) from None
         except UnicodeEncodeError as error:
-            raise _unsendable(error, self.connection) from None
+            raise unsendable(error, self.connection) from None
 
     @contextlib.contextmanager
     def copying(self, name: str) -> Iterator[Send]:
         """Run the COPY of the SQL file `name`, and provide a function that sends it rows in binary format, in the block."""
         try:
-            yield from _copy_in(self.connection, statements.load(name, self._database.schema))
+            yield from copy_in(self.connection, statements.load(name, self._database.schema))
         except psycopg.ProgrammingError as error:
             raise self._database.errors.explained(error, name, connection=self.connection) from None
 
@@ -181,86 +176,6 @@ class Transaction:
             yield self
 
 
-class SqlAlchemyExecutor:
-    """Executor on a SQLAlchemy connection, through SQLAlchemy: it does not commit a transaction that it did not see begin.
-
-    Raises:
-        InvalidInput: the connection uses another driver than psycopg.
-    """
-
-    def __init__(self, connection: sa.Connection, database: Home) -> None:
-        if connection.dialect.driver != "psycopg":
-            raise InvalidInput(
-                f"the SQLAlchemy connection uses the driver {connection.dialect.driver!r}; make its engine with"
-                " postgresql+psycopg://"
-            )
-        self._connection = connection
-        self._database = database
-
-    @property
-    def copies(self) -> bool:
-        """Whether rows packed in UTF-8 can be sent by COPY."""
-        return not self._connection.dialect.is_async and _sends_utf8(self._driver)
-
-    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
-        """Run one statement and return its rows; its effects are committed or rolled back with the caller's transaction."""
-        try:
-            sql = statements.load(name, self._database.schema)
-            result = self._execute(sql, parameters)
-            if not result.returns_rows:
-                return []
-            try:
-                return [tuple(row) for row in result]
-            except odd_values.UNREADABLE:
-                return odd_values.rows(result.cursor, result.cursor.pgresult)
-        except (psycopg.ProgrammingError, sa.exc.ProgrammingError) as error:
-            raise self._database.errors.explained(error, name, connection=self._driver_of_any_kind) from None
-        except UnicodeEncodeError as error:
-            raise _unsendable(error, self._driver_of_any_kind) from None
-
-    @contextlib.contextmanager
-    def copying(self, name: str) -> Iterator[Send]:
-        """Run the COPY of the SQL file `name`, and provide a function that sends it rows in binary format, in the block."""
-        try:
-            yield from _copy_in(self._driver, statements.load(name, self._database.schema))
-        except psycopg.ProgrammingError as error:
-            raise self._database.errors.explained(error, name, connection=self._driver) from None
-
-    @contextlib.contextmanager
-    def atomic(self) -> "Iterator[SqlAlchemyExecutor]":
-        """Run the block atomically: in a savepoint, or with driver autocommit in a transaction of its own."""
-        # Not by begin_nested(): on a connection that streams results its statements fail. Nor by a block of the driver's,
-        # which is awaited under SQLAlchemy's asyncio.
-        driver = self._driver_of_any_kind
-        alone = driver.autocommit and driver.info.transaction_status is TransactionStatus.IDLE
-        begin, commit, undo = _TRANSACTION if alone else _SAVEPOINT
-        self._execute(begin)
-        try:
-            yield self
-        except BaseException:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                for statement in undo:
-                    self._execute(statement)
-            raise
-        self._execute(commit)
-
-    def _execute(self, statement: str, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
-        given = None if parameters is None else dict(parameters)
-        return self._connection.exec_driver_sql(statement, given, _NOT_STREAMED)
-
-    @property
-    def _driver(self) -> "psycopg.Connection[Any]":
-        driver = self._driver_of_any_kind
-        assert isinstance(driver, psycopg.Connection)
-        return driver
-
-    @property
-    def _driver_of_any_kind(self) -> "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]":
-        driver = self._connection.connection.driver_connection
-        assert isinstance(driver, psycopg.Connection | psycopg.AsyncConnection)
-        return driver
-
-
 class AsyncTransaction:
     """Executor inside the caller's transaction on an asynchronous connection.
 
@@ -281,7 +196,7 @@ class AsyncTransaction:
     @property
     def copies(self) -> bool:
         """Whether rows packed in UTF-8 can be sent by COPY: not inside of a pipeline."""
-        return self._connection.pgconn.pipeline_status == PipelineStatus.OFF and _sends_utf8(self._connection)
+        return self._connection.pgconn.pipeline_status == PipelineStatus.OFF and sends_utf8(self._connection)
 
     async def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
@@ -301,7 +216,7 @@ class AsyncTransaction:
         except psycopg.ProgrammingError as error:
             raise self._database.errors.explained(error, name, connection=self._connection) from None
         except UnicodeEncodeError as error:
-            raise _unsendable(error, self._connection) from None
+            raise unsendable(error, self._connection) from None
 
     async def copy(self, name: str, blocks: Iterable[bytes]) -> None:
         """Run the COPY of the SQL file `name`, and send it rows in binary format."""
@@ -328,28 +243,6 @@ class AsyncTransaction:
             yield self
 
 
-def connection_of(session: object) -> sa.Connection:
-    """Return the connection of an ORM session.
-
-    Raises:
-        InvalidInput: the object is no session.
-    """
-    # Imported here: the ORM takes a fifth of this module's import time, and a caller that has a session has loaded it.
-    from sqlalchemy.orm import Session, scoped_session
-
-    if not isinstance(session, Session | scoped_session):
-        kind = type(session).__name__
-        if type(session).__module__.startswith("sqlalchemy.ext.asyncio"):
-            raise InvalidInput(
-                f"connection is SQLAlchemy's {kind}; call the verb without the a through it, on psycopg:"
-                " await it.run_sync(lambda inner: queue.enqueue(…, connection=inner))"
-            )
-        raise InvalidInput(
-            f"connection is a {kind}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, or an ORM Session"
-        )
-    return session.connection()
-
-
 def check_connection(connection: object, awaited: str | None = None) -> None:
     """Raise `InvalidInput` if a connection is asynchronous, or in pipeline mode.
 
@@ -367,11 +260,12 @@ def check_connection(connection: object, awaited: str | None = None) -> None:
         raise InvalidInput("connection is in pipeline mode, where answers come late; call this outside of the pipeline")
 
 
-def _sends_utf8(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+def sends_utf8(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+    """Return whether a connection's encoding is UTF-8."""
     return connection.info.encoding == "utf-8"
 
 
-def _unsendable(error: UnicodeEncodeError, connection: Any) -> InvalidInput:
+def unsendable(error: UnicodeEncodeError, connection: Any) -> InvalidInput:
     """Return the error for a text that the caller's connection cannot send in its encoding."""
     found = error.object[error.start : error.end][:1]
     return InvalidInput(
@@ -380,7 +274,8 @@ def _unsendable(error: UnicodeEncodeError, connection: Any) -> InvalidInput:
     )
 
 
-def _copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
+def copy_in(connection: "psycopg.Connection[Any]", sql: str) -> Iterator[Send]:
+    """Run a COPY, and yield once: the function that sends it rows in binary format."""
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor, cursor.copy(sql.encode()) as copy:
         copy.write(_COPY_HEADER)
         yield copy.write

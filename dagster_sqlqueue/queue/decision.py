@@ -12,8 +12,9 @@ from uuid import UUID
 import tenacity
 
 from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row, SqlAlchemyExecutor, Transaction
+from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row, Transaction
 from dagster_sqlqueue.db.isolation import check_sees_others
+from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
