@@ -24,7 +24,7 @@ from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
 from dagster_sqlqueue.embedded import EmbeddedPostgres
 from tests.gate.patience import FULL
 from tests.support import Work, caller, own_server
-from tests.support.callers import orm_session, sqlalchemy_connection
+from tests.support.callers import django_connection, orm_session, sqlalchemy_connection
 from tests.support.server_names import EMBEDDED, GIVEN, INSTALLED, SERVERS
 
 pytest_plugins = ["tests.gate.plugin"]
@@ -178,6 +178,7 @@ _CALLERS = {
     "psycopg": lambda url: caller(url, row_factory=dict_row),
     "SQLAlchemy connection": sqlalchemy_connection,
     "ORM session": orm_session,
+    "Django's": django_connection,
 }
 
 

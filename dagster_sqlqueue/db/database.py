@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import psycopg
 import sqlalchemy as sa
 
+from dagster_sqlqueue.db.django_connection import driver_of, is_django
 from dagster_sqlqueue.db.executors import AsyncTransaction, CallerConnection, Transaction, check_connection
 from dagster_sqlqueue.db.pool import Pool, retried
 from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor, connection_of
@@ -121,6 +122,8 @@ class Database(Pool):
                 return Transaction(connection, self)
             case sa.Connection():
                 return SqlAlchemyExecutor(connection, self)
+            case _ if is_django(connection):
+                return Transaction(driver_of(connection), self)
             case _:
                 return SqlAlchemyExecutor(connection_of(connection), self)
 

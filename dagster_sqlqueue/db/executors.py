@@ -9,6 +9,7 @@ from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from dagster_sqlqueue.db import odd_values, statements
+from dagster_sqlqueue.db.django_connection import DjangoConnection
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
 from dagster_sqlqueue.db.own_session import COMMIT_AND_CHAIN, Answer, Bound, OwnSession, Together, numbered
 from dagster_sqlqueue.db.pool import execute, execute_together
@@ -23,7 +24,9 @@ Parameters: TypeAlias = Mapping[str, object]
 Step: TypeAlias = tuple[str, Parameters]
 """Name of an SQL file, and the parameters of its statement."""
 
-CallerConnection: TypeAlias = Union[psycopg.Connection[Any], "sa.Connection", "Session", "scoped_session[Any]"]
+CallerConnection: TypeAlias = Union[
+    psycopg.Connection[Any], "sa.Connection", "Session", "scoped_session[Any]", DjangoConnection
+]
 """Connection or session that a caller may pass to run an operation inside its own transaction."""
 
 

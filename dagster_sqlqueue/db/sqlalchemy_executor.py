@@ -115,6 +115,7 @@ def connection_of(session: object) -> sa.Connection:
                 " await it.run_sync(lambda inner: queue.enqueue(…, connection=inner))"
             )
         raise InvalidInput(
-            f"connection is a {kind}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, or an ORM Session"
+            f"connection is a {kind}; give a psycopg.Connection, a SQLAlchemy Connection on psycopg, an ORM"
+            " Session, or Django's connection"
         )
     return session.connection()
