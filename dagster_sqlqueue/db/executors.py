@@ -81,7 +81,8 @@ class Transaction:
     def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement and return its rows; its effects are committed or rolled back with the transaction."""
         try:
-            return execute(self.connection, statements.load(name, self._database.schema), parameters)
+            sql = statements.load(name, self._database.schema)
+            return execute(self.connection, sql, without_null_arrays(parameters))
         except psycopg.ProgrammingError as error:
             raise self._database.errors.explained(error, name, connection=self.connection) from None
         except UnicodeEncodeError as error:
@@ -206,7 +207,8 @@ class AsyncTransaction:
         try:
             # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
             async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-                await cursor.execute(statements.load(name, self._database.schema).encode(), parameters)
+                sql = statements.load(name, self._database.schema).encode()
+                await cursor.execute(sql, without_null_arrays(parameters))
                 try:
                     # Also for a statement without rows: in a pipeline, only the fetch waits for the result.
                     return await cursor.fetchall()
@@ -261,6 +263,19 @@ def check_connection(connection: object, awaited: str | None = None) -> None:
         raise InvalidInput(f"connection is an AsyncConnection; {instead}")
     if isinstance(connection, psycopg.Connection) and connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise InvalidInput("connection is in pipeline mode, where answers come late; call this outside of the pipeline")
+
+
+def without_null_arrays(parameters: Parameters) -> Parameters:
+    """Return parameters for a connection that may have `array_nulls = off`: NULL in place of an array of nothing but NULLs.
+
+    The driver would send that array as text, in which NULL then is a word. The statements unnest it beside an array of ids,
+    and get the same rows.
+    """
+    return {name: None if _is_null_array(value) else value for name, value in parameters.items()}
+
+
+def _is_null_array(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(element is None for element in value)
 
 
 def sends_utf8(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:

@@ -9,7 +9,16 @@ import sqlalchemy as sa
 from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue.db import odd_values, statements
-from dagster_sqlqueue.db.executors import Home, Parameters, Row, Send, copy_in, sends_utf8, unsendable
+from dagster_sqlqueue.db.executors import (
+    Home,
+    Parameters,
+    Row,
+    Send,
+    copy_in,
+    sends_utf8,
+    unsendable,
+    without_null_arrays,
+)
 from dagster_sqlqueue.errors import InvalidInput
 
 _TRANSACTION = "BEGIN", "COMMIT", ("ROLLBACK",)
@@ -43,7 +52,7 @@ class SqlAlchemyExecutor:
         """Run one statement and return its rows; its effects are committed or rolled back with the caller's transaction."""
         try:
             sql = statements.load(name, self._database.schema)
-            result = self._execute(sql, parameters)
+            result = self._execute(sql, without_null_arrays(parameters))
             if not result.returns_rows:
                 return []
             try:

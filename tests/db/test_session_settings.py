@@ -1,18 +1,22 @@
 """How the server plans the library's statements: by settings of its sessions, and behind a pooler of its transactions."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from dagster_sqlqueue import Consumer, Done, Job, Mode, NewJob, QueueSpec, Retry, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
+from dagster_sqlqueue.followers import Callback, Followers
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Enqueued
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
+from dagster_sqlqueue.topics import Topics
 from tests.support import Work, caller, claim, rows, states, value
 from tests.support.pooler import pooler
 
@@ -132,6 +136,45 @@ def test_a_null_in_an_array_is_no_word(either: SqlQueue, spec: QueueSpec[Work], 
             admin.execute("ALTER ROLE CURRENT_USER RESET array_nulls")
     assert rows(either, "SELECT DISTINCT unique_key, ordering_key FROM {s}.job") == [(None, None)]
     assert value(either, "SELECT count(*) FROM {s}.job") == 5
+
+
+@pytest.mark.parametrize("through", ["psycopg", "SQLAlchemy", "awaited"])
+def test_nor_on_a_connection_of_the_caller(queue: SqlQueue, spec: QueueSpec[Work], url: str, through: str) -> None:
+    setting = "-c array_nulls=off"
+    jobs = [NewJob(Work(n=n), unique_key=str(n), ordering_key="k" if n == 1 else None) for n in range(3)]
+    followers, topics = Followers(queue), Topics(queue)
+    topics.subscribe("news", "all", "work")
+
+    def send(connection: Any) -> None:
+        queue.enqueue_many(spec, jobs[:2], connection=connection)
+        assert queue.enqueue_many(spec, jobs, on_conflict="replace", connection=connection) == Enqueued(1, 0, 2)
+        followers.enqueue_many(spec, [Work(n=3)], callbacks=Callback("work"), connection=connection)
+        topics.publish_many("news", [{"n": 4}], connection=connection)
+        connection.commit()
+
+    async def asend() -> None:
+        async with await psycopg.AsyncConnection.connect(url, options=setting) as connection:
+            await queue.aenqueue_many(spec, jobs[:2], connection=connection)
+            await queue.aenqueue_many(spec, jobs, on_conflict="replace", connection=connection)
+            await followers.aenqueue_many(spec, [Work(n=3)], callbacks=Callback("work"), connection=connection)
+            await topics.apublish_many("news", [{"n": 4}], connection=connection)
+
+    if through == "awaited":
+        asyncio.run(asend())
+    elif through == "psycopg":
+        with caller(url, options=setting) as connection:
+            send(connection)
+    else:
+        engine = sa.create_engine(
+            url.replace("postgresql:", "postgresql+psycopg:"), connect_args={"options": setting}, poolclass=sa.NullPool
+        )
+        with engine.connect() as pooled:
+            send(pooled)
+    columns = "unique_key, ordering_key, region, timeout_seconds, backoff, tags"
+    found = rows(queue, f"SELECT {columns} FROM {{s}}.job ORDER BY unique_key, ordering_key")
+    nothing = ("local", None, None, [])
+    assert found == [("0", None, *nothing), ("1", "k", *nothing), ("2", None, *nothing), *[(None, None, *nothing)] * 2]
+    assert rows(queue, "SELECT ordering_key, context, group_id FROM {s}.follower") == [(None, None, None)]
 
 
 @pytest.mark.parametrize("mode", list(Mode))
