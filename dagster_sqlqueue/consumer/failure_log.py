@@ -36,18 +36,23 @@ def log_endings(endings: Endings) -> None:
 
 
 def log_back(
-    back: Sequence[tuple[ClaimedJob, Retry | Snooze]], delays: Sequence[float | None], accepted: Collection[UUID]
+    back: Sequence[tuple[ClaimedJob, Retry | Snooze]],
+    delays: Sequence[float | None],
+    accepted: Collection[UUID],
+    cancel_requested: Collection[UUID] = (),
 ) -> None:
-    """Log jobs that are tried again.
+    """Log jobs that are tried again, or would be, had nobody requested their cancellation while they ran.
 
     Args:
         back: what went back to the queue.
         delays: in how many seconds each is due.
         accepted: of which of them it was written.
+        cancel_requested: which of them are due at once instead, to be cancelled.
     """
     for (job, how), delay in zip(back, delays, strict=True):
         if isinstance(how, Retry) and job.id in accepted:
-            _log(logging.WARNING, job, f"retried in {delay or 0.0:.1f} s", how.error)
+            becomes = "cancelled as requested" if job.id in cancel_requested else f"retried in {delay or 0.0:.1f} s"
+            _log(logging.WARNING, job, becomes, how.error)
 
 
 def log_aside(writes: Settlement, accepted: Collection[UUID]) -> None:

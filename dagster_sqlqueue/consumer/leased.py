@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -121,9 +121,10 @@ class Work(Generic[Payload]):
         back: Sequence[tuple[ClaimedJob, Retry | Snooze]],
         delays: Sequence[float | None],
         accepted: set[UUID],
+        cancel_requested: Collection[UUID] = (),
     ) -> None:
-        """Count what went back to the queue, each after its delay."""
-        log_back(back, delays, accepted)
+        """Count what went back to the queue, each after its delay, or at once to be cancelled."""
+        log_back(back, delays, accepted, cancel_requested)
         retried = sum(isinstance(how, Retry) for job, how in back if job.id in accepted)
         self.summary.retried += retried
         self.summary.snoozed += len(accepted) - retried
@@ -254,8 +255,14 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
     if writes.back:
         jobs = [job for job, _ in writes.back]
         delays = work.leases.delays(writes.back, backoff=work.custom_backoff)
-        accepted = _accepted(work, jobs, lambda: work.leases.requeue(writes.back, delays=delays))
-        work.count_back(writes.back, delays, accepted)
+        cancel_requested: set[UUID] = set()
+
+        def requeue() -> set[UUID]:
+            done = work.leases.requeue(writes.back, delays=delays)
+            cancel_requested.update(done.cancel_requested)
+            return done.accepted
+
+        work.count_back(writes.back, delays, _accepted(work, jobs, requeue), cancel_requested)
     if writes.aside:
         jobs = [job for job, _ in writes.aside]
         work.count_aside(writes, _accepted(work, jobs, lambda: work.leases.hold(writes.aside)))

@@ -206,11 +206,11 @@ def settle_claimed(
             written.counts[names.get(state, "cancelled")] += job.id in done
     if writes.back:
         delays = leases.delays(writes.back, backoff=backoff)
-        done = leases.requeue(writes.back, delays=delays)
-        accepted |= done
-        log_back(writes.back, delays, done)
+        requeued = leases.requeue(writes.back, delays=delays)
+        accepted |= requeued.accepted
+        log_back(writes.back, delays, requeued.accepted, requeued.cancel_requested)
         for job, how in writes.back:
-            written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in done
+            written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in requeued.accepted
     if writes.aside:
         done = leases.hold(writes.aside)
         accepted |= done

@@ -136,7 +136,7 @@ class Claims:
             request.hints.took(settings.strategy, claimed, filled=filled)
         if len(ended) == len(jobs):
             return {row[0] for row in ended}, claimed
-        return self._writes.accepted(step, jobs, ended, None), claimed
+        return self._writes.accepted(step, jobs, ended), claimed
 
     def claim_within(self, executor: Executor, request: ClaimRequest) -> list[ClaimedJob]:
         """Claim due jobs as one step of a transaction: they are under a lease once it commits.

@@ -82,7 +82,7 @@ class SentClaim:
             return set()
         if self._ended.rowcount == len(self._endings.jobs):
             return None
-        return self._writes.accepted(self._step, self._endings.jobs, self._ended.rows(), None)
+        return self._writes.accepted(self._step, self._endings.jobs, self._ended.rows())
 
 
 class ClaimsAhead:

@@ -34,6 +34,16 @@ class Kept:
     cancel_requested: set[UUID]
 
 
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """A requeue's answer: the ids that were accepted, and those of them whose cancellation is requested: these are due at
+    once, whatever their delay, and the next claim drops them.
+    """
+
+    accepted: set[UUID]
+    cancel_requested: set[UUID]
+
+
 class FencedWrites:
     """What may be done under a lease, and for jobs that a transaction has locked.
 
@@ -48,7 +58,7 @@ class FencedWrites:
 
     def finish(self, endings: Endings, *, executor: Executor | None = None) -> set[UUID]:
         """Move claimed jobs to the archive, each under its fence: `SqlQueue.finish`."""
-        return self._write(*endings.step(), endings.jobs, executor)
+        return {row[0] for row in self._write(*endings.step(), endings.jobs, executor)}
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
         """End jobs as succeeded: `SqlQueue.complete`."""
@@ -61,7 +71,7 @@ class FencedWrites:
     ) -> bool:
         """Report a failed attempt: `SqlQueue.fail`."""
         if not job.last_attempt:
-            demand_all([job], self.requeue([(job, Retry(error, after))], backoff=backoff))
+            demand_all([job], self.requeue([(job, Retry(error, after))], backoff=backoff).accepted)
             return True
         if self.stops_key(job):
             demand_all([job], self.hold([(job, error)]))
@@ -76,7 +86,7 @@ class FencedWrites:
         backoff: BackoffPolicy | None = None,
         delays: Sequence[float | None] | None = None,
         executor: Executor | None = None,
-    ) -> set[UUID]:
+    ) -> Requeued:
         """Give claimed jobs back to be due later: `SqlQueue.requeue`; after `delays`, if they were asked for before."""
         parameters = {
             **fences([job for job, _ in jobs]),
@@ -85,11 +95,12 @@ class FencedWrites:
             "errors": [storable_text(back.error) if isinstance(back, Retry) else None for _, back in jobs],
             "spent": [isinstance(back, Retry) for _, back in jobs],
         }
-        return self._write("requeue", parameters, [job for job, _ in jobs], executor)
+        rows = self._write("requeue", parameters, [job for job, _ in jobs], executor)
+        return Requeued({row[0] for row in rows}, {row[0] for row in rows if row[2]})
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
         """Give back jobs that were claimed and not begun: `SqlQueue.release`."""
-        return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
+        return self.requeue([(job, Snooze(0)) for job in jobs]).accepted if jobs else set()
 
     def end_leases(self, queue: str, worker: str, *, lease_seconds: float | None = None) -> set[UUID]:
         """End the leases of a consumer known to be dead now, instead of waiting until they run out: the jobs are
@@ -116,7 +127,7 @@ class FencedWrites:
             **fences([job for job, _ in jobs]),
             "reasons": [storable_text(reason) for _, reason in jobs],
         }
-        return self._write("hold_running", parameters, [job for job, _ in jobs], executor)
+        return {row[0] for row in self._write("hold_running", parameters, [job for job, _ in jobs], executor)}
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
         """Extend leases, counted from now: `SqlQueue.heartbeat`."""
@@ -160,7 +171,8 @@ class FencedWrites:
         """Give jobs that the transaction locked with `lock_due` back to be due later, or hold them. Returns their ids."""
         delays = self.delays(back) if delays is None else delays
         if any(job.alone for job, _ in (*back, *aside)):
-            return self.requeue(back, delays=delays, executor=executor) | self.hold(aside, executor=executor)
+            returned = self.requeue(back, delays=delays, executor=executor)
+            return returned.accepted | self.hold(aside, executor=executor)
         held = len(aside)
         parameters = {
             "ids": [job.id for job, _ in (*back, *aside)],
@@ -222,33 +234,39 @@ class FencedWrites:
 
     def _write(
         self, verb: str, parameters: Parameters, jobs: Sequence[ClaimedJob], executor: Executor | None
-    ) -> set[UUID]:
+    ) -> Sequence[Row]:
+        """Write under leases. Returns the rows of what was accepted."""
         if not jobs:
-            return set()
+            return []
         step = verb, {**parameters, "in_line": False}
         if any(job.order_no is not None for job in jobs):
             rows = self._in_line(step, jobs, executor)
         else:
             rows = (executor or self.database).run(*step)
-        return self.accepted(step, jobs, rows, executor)
+        return self._with_late(step, jobs, rows, executor)
 
-    def accepted(
+    def accepted(self, step: Step, jobs: Sequence[ClaimedJob], rows: Sequence[Row]) -> set[UUID]:
+        """Return what was accepted of a statement that was sent by itself, and write what it has left."""
+        return {row[0] for row in self._with_late(step, jobs, rows, None)}
+
+    def _with_late(
         self, step: Step, jobs: Sequence[ClaimedJob], rows: Sequence[Row], executor: Executor | None
-    ) -> set[UUID]:
-        """Return what was accepted, and write what is left: the ends of jobs that were given a place in their key's line
-        since they were claimed, which a statement by itself leaves as they are.
+    ) -> Sequence[Row]:
+        """Return the rows of what was accepted, and write what is left: the ends of jobs that were given a place in their
+        key's line since they were claimed, which a statement by itself leaves as they are.
         """
+        if len(rows) == len(jobs):
+            return rows
         accepted = {row[0] for row in rows}
-        if len(accepted) == len(jobs):
-            return accepted
         if left := [job for job in jobs if job.id not in accepted]:
             known = (executor or self.database).run("leased", fences(left))
             places = {row[0]: row[3] for row in known if row[3] is not None}
             if late := [job._replace(order_no=places[job.id]) for job in left if job.id in places]:
-                accepted |= {row[0] for row in self._in_line(step, late, executor)}
+                rows = [*rows, *self._in_line(step, late, executor)]
+                accepted = {row[0] for row in rows}
         if executor is None and len(accepted) < len(jobs):
             self._count_stale(jobs, accepted)
-        return accepted
+        return rows
 
     def _in_line(self, step: Step, jobs: Sequence[ClaimedJob], executor: Executor | None) -> Sequence[Row]:
         """Write, and let in the next of the keys in the same transaction: nothing can come in between."""

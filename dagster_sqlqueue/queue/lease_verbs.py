@@ -119,7 +119,7 @@ class LeaseVerbs(Verbs):
         Raises:
             InvalidInput: as for `finish`, of the executor.
         """
-        return self.leases.requeue(jobs, backoff=backoff, executor=executor)
+        return self.leases.requeue(jobs, backoff=backoff, executor=executor).accepted
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
         """Give back jobs that were claimed and not begun; they are due at once. Returns the ids that were accepted."""

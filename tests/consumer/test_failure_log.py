@@ -8,10 +8,24 @@ from typing import Annotated, Any
 
 import pytest
 
-from dagster_sqlqueue import Consumer, Done, Hold, Job, NewJob, QueueSpec, Reject, Retry, Sensitive, Snooze, SqlQueue
+from dagster_sqlqueue import (
+    Backoff,
+    Consumer,
+    Done,
+    Hold,
+    Job,
+    NewJob,
+    QueueSpec,
+    Reject,
+    Retry,
+    Sensitive,
+    Snooze,
+    SqlQueue,
+)
 from dagster_sqlqueue.consumer.failure_log import one_line
 from dagster_sqlqueue.consumer.manager import AssignedSource, Manager
-from tests.support import Work, claim, make_due, rows, until
+from dagster_sqlqueue.queue.selection import Selection
+from tests.support import Work, claim, make_due, rows, states, until
 
 LOGGER = "dagster_sqlqueue.failures"
 _OF_JOB = re.compile(r"(?<=^queue work, )job ([0-9a-f-]{36}), ")
@@ -107,6 +121,26 @@ def test_the_delay_is_the_one_that_is_waited(queue: SqlQueue, spec: QueueSpec[Wo
         "queue work, attempt 1 of 3: retried in 3600.0 s: ValueError: a long story of two lines"
     ]
     assert rows(queue, "SELECT available_at > now() + interval '59 minutes' FROM {s}.job") == [(True,)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_job_to_be_cancelled_is_not_said_to_be_retried(
+    queue: SqlQueue, spec: QueueSpec[Work], lines: Lines, ordered: bool
+) -> None:
+    spec = replace(spec, ordered=ordered, backoff=Backoff(3_600, jitter=0))
+    queue.create_queue(spec)
+    job = queue.enqueue(spec, NewJob(Work(n=0), ordering_key="k" if ordered else None))
+
+    def fails(job: Job[Work]) -> None:
+        queue.cancel("work", Selection(ids=[job.id]))
+        raise ValueError("it was in the middle")
+
+    assert Consumer(queue, spec, fails).drain().retried == 1
+    assert states(queue) == {0: "cancelled"}
+    assert lines.said == [
+        ("WARNING", "queue work, attempt 1 of 3: cancelled as requested: ValueError: it was in the middle")
+    ]
+    assert lines.jobs == [str(job)]
 
 
 def test_what_is_no_failed_attempt_is_not_logged(queue: SqlQueue, spec: QueueSpec[Work], lines: Lines) -> None:

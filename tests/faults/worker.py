@@ -26,6 +26,7 @@ from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue import Kept
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.complete import Requeued
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
 from dagster_sqlqueue.queue.lock import SentLock
@@ -130,14 +131,14 @@ class Witness(Around):
         sent: SentLock = self.inner.send_lock(transaction, request, settings, endings)
         return sent
 
-    def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> set[UUID]:
+    def requeue(self, jobs: Sequence[tuple[ClaimedJob, Retry | Snooze]], **named: Any) -> Requeued:
         self._begin("requeue")
-        accepted = self.inner.requeue(jobs, **named)
-        self._refused([(type(how).__name__.lower(), job) for job, how in jobs], accepted)
-        return accepted
+        done: Requeued = self.inner.requeue(jobs, **named)
+        self._refused([(type(how).__name__.lower(), job) for job, how in jobs], done.accepted)
+        return done
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
-        return self.requeue([(job, Snooze(0)) for job in jobs]) if jobs else set()
+        return self.requeue([(job, Snooze(0)) for job in jobs]).accepted if jobs else set()
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], **named: Any) -> set[UUID]:
         self._begin("hold")

@@ -20,6 +20,7 @@ from dagster_sqlqueue.orchestration import (
     fail_jobs,
     give_back_on_failure,
 )
+from dagster_sqlqueue.queue.selection import Selection
 from tests.orchestration.support import WORK, Deployment, error_of, failure_of, of_environment
 from tests.support import Work, claim, make_due, rows, states
 
@@ -94,6 +95,28 @@ def test_counts_are_in_the_metadata_and_no_job_has_an_event_of_its_own(queue: Sq
     ]
     assert claimed.step_output_data.metadata["claimed"].value == 60
     assert len(many.all_events) == len(few.all_events)
+
+
+def test_a_failed_job_to_be_cancelled_is_not_said_to_be_retried(
+    queue: SqlQueue, in_memory: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    @dg.op
+    def cancelled_meanwhile(jobs: list[LeasedJob[Work]]) -> list[Any]:
+        queue.cancel("work", Selection(ids=[jobs[0].id]))
+        return [(job, Retry("no luck", after=3600)) for job in jobs]
+
+    @dg.job
+    def graph() -> None:
+        fail_jobs(cancelled_meanwhile(claim_work()))
+
+    in_memory.enqueue_many(2)
+    with caplog.at_level("WARNING", logger="dagster_sqlqueue.failures"):
+        assert in_memory.execute(graph).success
+    said = [record.getMessage() for record in caplog.records if record.name == "dagster_sqlqueue.failures"]
+    assert sorted(text.partition("of 3: ")[2] for text in said) == [
+        "cancelled as requested: no luck",
+        "retried in 3600.0 s: no luck",
+    ]
 
 
 def test_nothing_due_goes_through_the_graph_as_nothing(in_memory: Deployment) -> None:

@@ -5,8 +5,8 @@
 -- Parameters: ids uuid[]; lease_nos bigint[]; delays float8[] (seconds from now; null: see moments); moments
 --   timestamptz[]; errors text[] (null: keep the last one); spent boolean[] (false: this attempt does not count); in_line
 --   boolean: as for finish.
--- Returns: the id of each returned job, and its order_no. A missing one was refused: its lease is not current, or it has a
---   place in its key's line.
+-- Returns: the id of each returned job, its order_no, and whether its cancellation is requested. A missing one was refused:
+--   its lease is not current, or it has a place in its key's line.
 -- Locks: the updated rows, in the order of the arrays. Guards: I1, I3 (lease_no stays, and the old lease is not current
 --   again: the state is no longer running).
 -- Plan: the ids by the primary key, whatever the table held when the plan was made; generate_subscripts makes the planner
@@ -37,4 +37,4 @@ WHERE j.id = ANY (CAST(:ids AS uuid[]))
   AND j.lease_no = back.lease_no
   AND j.state = 'running'
   AND (j.order_no IS NULL OR CAST(:in_line AS boolean))
-RETURNING j.id, j.order_no
+RETURNING j.id, j.order_no, j.cancel_requested_at IS NOT NULL AS cancel_requested

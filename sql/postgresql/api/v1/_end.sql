@@ -33,6 +33,7 @@ DECLARE
     in_line boolean := true;
     found uuid;
     place bigint;
+    cancelling boolean;
 BEGIN
     PERFORM sqlqueue_v1._check_ids(job_ids);
     PERFORM sqlqueue_v1._refuse(CASE
@@ -63,7 +64,7 @@ BEGIN
             late := late || CASE WHEN place IS NOT NULL THEN found END;
         END LOOP;
     ELSIF verb = 'requeue' THEN
-        FOR found, place IN {{requeue}} LOOP
+        FOR found, place, cancelling IN {{requeue}} LOOP
             accepted := accepted || found;
             late := late || CASE WHEN place IS NOT NULL THEN found END;
         END LOOP;
