@@ -225,7 +225,8 @@ class Deployment:
 
     def drained(self) -> None:
         """Wait until every job is finished, and no run covers a bucket any more."""
-        until(lambda: self._quiet(), "the end of the last job", 3 * PATIENCE)
+        # Leases of runs that were killed run out, some of them one after another.
+        until(lambda: self._quiet(), "the end of the last job", 3 * PATIENCE + 3 * self.lease_seconds)
 
     def _quiet(self) -> bool:
         with contextlib.suppress(DatabaseUnavailable):
