@@ -5,7 +5,7 @@
 | `QueueError` | the root: catch it to catch everything below | |
 | `InvalidInput` | an argument, a setting or a payload is not usable | the message names the value and the rule |
 | `InvalidPayload` | a payload does not fit its queue's model | the message names the row and the field |
-| `UnreadablePayload` | a stored payload cannot be read, or its model breaks over it | cancel the job, or mend the model |
+| `UnreadablePayload` | a stored payload cannot be read, or its model breaks over it | replace it, or mend the model |
 | `UnknownVersion` | a payload's version is not known, or its upgrade failed | deploy the newer code, or mend the upgrade |
 | `WrongHandler` | a handler returned what nothing runs, as a coroutine or generator | let it return an outcome |
 | `UnknownQueue` | no queue of that name in this schema | `create_queue`, or correct the name |

@@ -161,6 +161,12 @@ ENTRIES = [
         "Change the priority of live jobs.",
     ),
     Entry(
+        "replace-payload",
+        "job_admin",
+        "Decide about jobs",
+        "Replace the payload of a job that does not run; a dead letter is redriven with it.",
+    ),
+    Entry(
         "delete",
         "job_admin",
         "Decide about jobs",

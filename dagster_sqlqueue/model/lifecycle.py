@@ -95,6 +95,8 @@ class Event(enum.StrEnum):
     """An operator's `complete_held`."""
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
+    REPLACE_PAYLOAD = "replace payload"
+    """An operator's; of a job that ended it is a redrive, and of a held one that it releases a release too."""
     REDRIVE = "redrive"
     DELETE = "delete"
     TRIM = "trim"
@@ -175,6 +177,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_decided(Event.COMPLETE, (_HELD, _SUCCEEDED)),
     *_decided(Event.RESCHEDULE, (_QUEUED, _QUEUED)),
     *_decided(Event.REPRIORITISE, *((state, state) for state in LiveState)),
+    *_decided(Event.REPLACE_PAYLOAD, (_QUEUED, _QUEUED), (_HELD, _HELD)),
     *_decided(Event.REDRIVE, (_FAILED, _QUEUED), (_CANCELLED, _QUEUED), attempt=Attempt.RESET),
     *_decided(Event.DELETE, (_QUEUED, None), (_HELD, None), *((state, None) for state in ArchiveState)),
     *(Transition(state, Event.TRIM, None, Actor.MAINTENANCE) for state in ArchiveState),

@@ -19,7 +19,7 @@ from dagster_sqlqueue.payload.storable import TOO_DEEP, not_stored, not_written,
 from dagster_sqlqueue.payload.versions import KEY, UNVERSIONED, Versions, versions_of
 
 MAX_PAYLOAD_BYTES = 1_000_000
-_UNREADABLE_CURE = "cancel the job, and have its producer enqueue one that can be read"
+_UNREADABLE_CURE = "give the job one that can be read (replace_payload), or cancel it"
 
 
 class Declared(Protocol):

@@ -228,6 +228,11 @@ class Decisions:
                     reason = f"it is {state}" if state in LIVE_STATES else f"it ended as {state}"
                 decided.skipped[job] = reason
 
+    def ended_as(self, queue: str, job: UUID, executor: Executor | None = None) -> str | None:
+        """Return how a job of the queue ended last; None if it is live, or is not there."""
+        there = [row for row in self._whereabouts([job], executor) if row[1] == queue]
+        return str(there[-1][2]) if there and there[-1][2] not in LIVE_STATES else None
+
     def _whereabouts(self, ids: list[UUID], executor: Executor | None = None) -> Sequence[Row]:
         return (executor or self.database).run("locate_jobs", {"ids": ids}) if ids else []
 

@@ -1,5 +1,5 @@
 """Verbs that decide about jobs: cancel, redrive, hold, release, complete, reschedule, reprioritise, delete; those named,
-those that fit, or all.
+those that fit, or all; and replace the payload of one.
 
 Large selections are worked off in batches, each a short transaction of its own: a verb that is interrupted has decided
 about some of the jobs, and can be given again.
@@ -11,29 +11,26 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row
+from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.outcome import Json
-from dagster_sqlqueue.model.queue import check_queue_name
+from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload.serialization import result_text
 from dagster_sqlqueue.payload.storable import storable_text, unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
-from dagster_sqlqueue.queue.decision import BATCH, Also, Decision
+from dagster_sqlqueue.queue.decision import Also, Decision
 from dagster_sqlqueue.queue.deletion import Deletion
-from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
-from dagster_sqlqueue.queue.search import Ended
+from dagster_sqlqueue.queue.payload_replacement import PayloadReplacement
+from dagster_sqlqueue.queue.redriving import Redriving
 from dagster_sqlqueue.queue.selection import (
     DELETABLE_STATES,
     Decided,
     Selection,
     moment_in_utc,
 )
-
-_REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,31 +235,42 @@ class JobAdminVerbs(Verbs):
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise InvalidInput(f"limit is {limit!r}; it must be a whole number of at least 1, or None")
-        wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
-        if not wanted or set(wanted) - set(_REDRIVABLE):
-            raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(_REDRIVABLE)}")
-        self.catalog.check_exists(check_queue_name(queue))
-        wanted = selection.states(wanted, "redrive")
-        with permissions.needing("redrive"):
-            return self._redrive_all(queue, selection, wanted, limit)
+        return Redriving(self.catalog, self._search, self._decisions).redrive(queue, selection, states, limit)
 
-    def _redrive_all(self, queue: str, selection: Selection, wanted: Sequence[str], limit: int | None) -> Decided:
-        decided = Decided()
-        for ended in self._search.ended(queue, selection, wanted, "redrive"):
-            ids = ended.ids
-            while ids:
-                space = BATCH if limit is None else min(BATCH, limit - len(decided.changed))
-                if space <= 0:
-                    self._decisions.wake(queue, decided)
-                    return decided
-                self._redrive(queue, Ended(ids[:space], ended.since, ended.until), wanted, decided)
-                ids = ids[space:]
-            self._decisions.wake(queue, decided)
-        if selection.ids:
-            self._decisions.explain(queue, selection.job_ids, decided)
-        return decided
+    def replace_payload(
+        self,
+        spec: QueueSpec[Payload],
+        job_id: UUID | str,
+        payload: "Payload | Mapping[str, Any]",
+        *,
+        release: bool = False,
+        connection: CallerConnection | None = None,
+    ) -> Decided:
+        """Replace the payload of a job that does not run, checked and stored as by `enqueue`: for instance of a dead letter
+        that failed over what it was given, or of a job that is held because its payload cannot be read.
+
+        A queued or held job stays where it is, with its time, priority, keys, attempts and error. A job that ended as
+        `failed` or `cancelled` is brought back as by `redrive`, in one statement: no consumer is given it with its earlier
+        payload. A running job is left, because its consumer has the earlier one, and so is a job that succeeded. Keys and
+        tags that were made of the earlier payload stay as they are. Hooks of enqueues are not called.
+
+        Args:
+            spec: the queue; its model checks the payload.
+            job_id: the job's.
+            payload: the model's instance, or a mapping that fits it.
+            release: whether the job, if it is held, is released by it: due now. A queued job is due when it was.
+            connection: as for `hold_queued`.
+
+        Returns:
+            The job, changed; or skipped, with the reason.
+
+        Raises:
+            InvalidPayload, InvalidInput: the payload or another argument is not usable; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        redriving = Redriving(self.catalog, self._search, self._decisions)
+        replacement = PayloadReplacement(self._decisions, redriving)
+        return replacement.replace(spec, job_id, payload, release=release, connection=connection)
 
     def delete(self, queue: str, selection: Selection, *, states: Sequence[str] = DELETABLE_STATES) -> Decided:
         """Remove jobs for good: payload, result, error, the task and the history that people had with them. What runs stays.
@@ -286,32 +294,6 @@ class JobAdminVerbs(Verbs):
             AccessRefused: the user is neither an operator nor the owner of the schema.
         """
         return Deletion(self.catalog, self._search, self._decisions).delete(queue, selection, states)
-
-    def _redrive(self, queue: str, ended: Ended, states: Sequence[str], decided: Decided) -> None:
-        parameters = {"queue": queue, "states": states, "ids": ended.ids, "since": ended.since, "until": ended.until}
-
-        def bring_back(executor: Executor) -> Sequence[Row]:
-            if self._decisions.steady(executor, queue):
-                keys = [row[0] for row in executor.run("keys_of_ended", parameters)]
-                if keys:
-                    executor.run("key_wait", {"queue": queue, "keys": keys})
-            return executor.run("redrive", parameters)
-
-        try:
-            brought = self.database.transact(bring_back)
-        except ROW_ERRORS as error:
-            if len(ended.ids) == 1:
-                decided.skipped[ended.ids[0]] = refused(error)
-            else:
-                for job in ended.ids:
-                    self._redrive(queue, Ended([job], ended.since, ended.until), states, decided)
-            return
-        for job, went_back, unique_key in brought:
-            if went_back:
-                decided.changed.append(job)
-            else:
-                also = "" if unique_key is None else f", or the unique key {unique_key!r}"
-                decided.skipped[job] = f"a live job of the queue has the same id{also}"
 
 
 def _by_state(statements: Mapping[LiveState, str]) -> dict[str, str]:

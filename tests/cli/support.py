@@ -74,6 +74,7 @@ ARGUMENTS = {
     "release": ["orders", "--all"],
     "reschedule": ["orders", "--all", "--for", "5"],
     "reprioritise": ["orders", "--all", "--priority", "5"],
+    "replace-payload": [_JOB, "{}"],
     "delete": ["orders", "--all"],
     "purge": ["orders"],
     "pause": ["orders"],

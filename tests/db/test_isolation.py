@@ -60,6 +60,7 @@ UNDER_LEASE: dict[str, Verb] = {
 }
 OF_WAITING: dict[str, Verb] = {
     "hold_queued": lambda head, c: head.queue.hold_queued("work", head.selection, "look", connection=c),
+    "replace_payload": lambda head, c: head.queue.replace_payload(head.spec, head.job.id, Work(n=7), connection=c),
     "enqueue": lambda head, c: head.queue.enqueue(head.spec, head.put_off, on_conflict="replace", connection=c),
     "enqueue_many": lambda head, c: head.queue.enqueue_many(
         head.spec, [head.put_off], on_conflict="replace", connection=c
@@ -67,6 +68,9 @@ OF_WAITING: dict[str, Verb] = {
 }
 OF_HELD: dict[str, Verb] = {
     "release_held": lambda head, c: head.queue.release_held("work", head.selection, connection=c),
+    "replace_payload and release": lambda head, c: head.queue.replace_payload(
+        head.spec, head.job.id, Work(n=7), release=True, connection=c
+    ),
     "complete_held": lambda head, c: head.queue.complete_held("work", [Completed(head.job.id, "me")], connection=c),
 }
 VERBS = {**UNDER_LEASE, **OF_WAITING, **OF_HELD}

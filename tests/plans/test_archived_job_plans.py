@@ -66,9 +66,13 @@ def test_what_was_sent_again_after_its_end(explain: Explainer, count: int) -> No
     assert plan.buffers <= 5 * count * (PARTITIONS + 2) + SLACK
 
 
-@pytest.mark.parametrize("verb", ["redrive", "delete_ended"])
+@pytest.mark.parametrize(
+    ("verb", "payload"),
+    [("redrive", None), ("redrive", '{"n": 1}'), ("delete_ended", None)],
+    ids=["redrive", "redrive with another payload", "delete_ended"],
+)
 @pytest.mark.parametrize("count", few([1, 1_000, 100], 2))
-def test_taking_out_of_the_archive(explain: Explainer, verb: str, count: int) -> None:
+def test_taking_out_of_the_archive(explain: Explainer, verb: str, payload: str | None, count: int) -> None:
     chosen = ended(explain, count)
     plan = explain(
         verb,
@@ -77,6 +81,7 @@ def test_taking_out_of_the_archive(explain: Explainer, verb: str, count: int) ->
         states=["succeeded", "failed"],
         since=min(at for _, at in chosen).isoformat(),
         until=max(at for _, at in chosen).isoformat(),
+        payload=payload,
     )
     assert plan.root["Actual Rows"] == count
     assert not plan.read_whole("job_archive")

@@ -53,6 +53,26 @@ def test_releasing_what_is_held(explain: Explainer, backlog: SqlQueue, count: in
     changes_by_id(explain("release_held", ids=ids), count)
 
 
+@pytest.mark.parametrize("release", [False, True], ids=["and nothing else", "and releasing"])
+@pytest.mark.parametrize("state", ["queued", "held"])
+@pytest.mark.parametrize("count", SIZES)
+def test_replacing_payloads(explain: Explainer, backlog: SqlQueue, state: str, release: bool, count: int) -> None:
+    """By a function, whose reads are seen from outside: no table of jobs is read row by row."""
+    ids = due(backlog, count)
+    if state == "held":
+        explain.run("UPDATE {s}.job SET state = 'held', available_at = 'infinity' WHERE id = ANY (%s)", ids)
+    whole = (
+        "SELECT sum(seq_tup_read) FROM pg_stat_xact_all_tables WHERE schemaname = %s AND relname ~ '^job'",
+        explain.schema,
+    )
+    before = explain.run(*whole)
+    plan = explain("replace_payload", ids=ids, payload='{"n": 7}', release=release)
+    assert plan.root["Actual Rows"] == count
+    assert explain.run(*whole) == before
+    # A queued one is changed twice.
+    assert plan.buffers <= 25 * (2 if state == "queued" else 1) * count + SLACK
+
+
 @pytest.mark.parametrize("queue", ["work", "keyed"])
 @pytest.mark.parametrize("count", SIZES)
 def test_replacing(explain: Explainer, backlog: SqlQueue, queue: str, count: int) -> None:

@@ -40,7 +40,7 @@ _UNCALLED = {
 
 _WHOLE = {
     *("cancel", "reschedule", "reprioritise", "hold_queued", "release_held", "complete_held", "delete"),
-    *("redrive", "redrive_of_a_key", "maintain", "trim"),
+    *("redrive", "redrive_of_a_key", "replace_payload", "replace_payload_of_a_dead_letter", "maintain", "trim"),
 }
 """What reads before it writes, and names the roles that do both."""
 

@@ -55,11 +55,12 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
     rows = server.execute(LIVE, began)
     live = sorted(model.live.values(), key=lambda job: (job.bucket, job.place))
     same(
-        [row[:7] + row[9:14] for row in rows],
+        [row[:7] + row[9:] for row in rows],
         [
             (
                 job.id, job.bucket, job.priority, job.state, job.lease_no, job.attempt, job.max_attempts,
                 job.cancel_requested, job.unique_key, job.unique_until_claim, job.ordering_key, _hours(job.at),
+                job.content,
             )
             for job in live
         ],
@@ -69,11 +70,11 @@ def tables_agree(server: Server, model: Model, began: datetime) -> None:
     same([job for _, job in numbered], [job.id for job in sorted(live, key=order) if job.order_no])
     archived = sorted(server.execute(ARCHIVED))
     same(
-        [row[:9] for row in archived],
+        archived,
         [
             (
                 job.id, job.state, job.lease_no, job.attempt, job.bucket, job.priority, job.unique_key,
-                job.unique_until_claim, job.ordering_key,
+                job.unique_until_claim, job.ordering_key, job.content,
             )
             for job in sorted(model.archive.values(), key=lambda job: job.id)
         ],

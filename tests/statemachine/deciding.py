@@ -102,6 +102,21 @@ class DecidedModel(Model):
 
         return set(self.decide(ids, set(LiveState), change, turns=False))
 
+    def replace_payload(self, id: UUID, content: int, release: bool) -> set[UUID]:
+        """Replace the payload of a job that does not run, or bring an ended one back with it; returns it, if so."""
+        changed = self.redrive([id], ["failed", "cancelled"], None)
+        now = self.now()
+
+        def change(job: ModelJob) -> None:
+            if job.state is LiveState.HELD and release:
+                job.step(Event.RELEASE)
+                job.at, job.cancel_requested = now, False
+            if id not in changed:
+                job.step(Event.REPLACE_PAYLOAD)
+            job.content = content
+
+        return {*changed, *self.decide([id], {LiveState.QUEUED, LiveState.HELD}, change, turns=False)}
+
     def redrive(self, ids: Sequence[UUID], states: Collection[str], limit: int | None) -> set[UUID]:
         """Bring ended jobs back, at most so many; returns those that went."""
         went: set[UUID] = set()
@@ -144,6 +159,7 @@ class DecidedModel(Model):
                 old.run_at = now if job.at == (0, 0) else job.at
                 old.at = NEVER if waits and old.run_at[0] <= 0 else old.run_at
                 old.priority, old.max_attempts, old.tags = job.priority, job.max_attempts, job.tags
+                old.content = job.content
                 old.cancel_requested = False
                 replaced += given[key]
                 put_off += [old] if was_due and not old.due else []
@@ -204,6 +220,13 @@ class DecidedMachine(QueueMachine):
             ids = self._ids(choice)
         expected = self.model.redrive(ids, states, limit)
         decided = self.server.operator.redrive("work", self._selection(choice), states=states, limit=limit)
+        same(set(decided.changed), expected)
+
+    @step(3, index=st.integers(0, 15), content=st.integers(1_000, 1_999), release=st.booleans())
+    def replace_payload(self, index: int, content: int, release: bool) -> None:
+        (id,) = self._ids([index])
+        expected = self.model.replace_payload(id, content, release)
+        decided = self.server.operator.replace_payload(self.model.spec, id, Work(n=content), release=release)
         same(set(decided.changed), expected)
 
     @step(3, jobs=st.lists(JOBS, min_size=1, max_size=4))

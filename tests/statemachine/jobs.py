@@ -30,6 +30,7 @@ class ModelJob:
     at: Moment
     run_at: Moment
     max_attempts: int
+    content: int = 0
     unique_key: str | None = None
     unique_until_claim: bool = False
     ordering_key: str | None = None

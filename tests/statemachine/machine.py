@@ -148,6 +148,10 @@ class QueueMachine(RuleBasedStateMachine):
         """The id of the job that was made as the so-many-th."""
         return UUID(bytes=hashlib.sha256(str(number).encode()).digest()[:16])
 
+    def _content_of(self, job: NewJob[Work]) -> int:
+        assert isinstance(job.payload, Work)
+        return job.payload.n
+
     def _as_model(self, job: NewJob[Work], wanted: Wanted) -> ModelJob:
         assert job.id is not None
         at: Moment = (0, 0) if wanted.hours is None else (wanted.hours, 0)
@@ -158,6 +162,7 @@ class QueueMachine(RuleBasedStateMachine):
             at=at,
             run_at=at,
             max_attempts=job.max_attempts or self.model.spec.max_attempts,
+            content=self._content_of(job),
             unique_key=job.unique_key,
             unique_until_claim=job.unique_until == "claim",
             ordering_key=job.ordering_key,

@@ -42,11 +42,13 @@ class Server:
 LIVE = """
 SELECT id, bucket, priority, state, lease_no, attempt, max_attempts, order_no, limited, cancel_requested_at IS NOT NULL,
     unique_key, unique_until_claim, ordering_key, CASE WHEN available_at < 'infinity'
-        THEN CAST(LEAST(GREATEST(round(EXTRACT(EPOCH FROM available_at - %s) / 3600), -999), 999) AS integer) END
+        THEN CAST(LEAST(GREATEST(round(EXTRACT(EPOCH FROM available_at - %s) / 3600), -999), 999) AS integer) END,
+    CAST(payload ->> 'n' AS integer)
 FROM job ORDER BY bucket, priority DESC, available_at, id
 """
 ARCHIVED = """
-SELECT id, state, lease_no, attempt, bucket, priority, unique_key, unique_until_claim, ordering_key, order_no
+SELECT id, state, lease_no, attempt, bucket, priority, unique_key, unique_until_claim, ordering_key,
+    CAST(payload ->> 'n' AS integer)
 FROM job_archive
 """
 STALE = "SELECT COALESCE(sum(writes), 0) FROM stale_write"

@@ -86,6 +86,18 @@ PLANTS: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "a redrive that begins the leases anew": ("plain", "redrive", "l.lease_no, l.max_attempts", "0, l.max_attempts"),
+    "a redrive that keeps the payload that was to be replaced": (
+        "plain",
+        "redrive",
+        "COALESCE(CAST(%(payload)s AS jsonb), l.payload)",
+        "l.payload",
+    ),
+    "a replacement of a payload that releases nothing": (
+        "plain",
+        "replace_payload",
+        "CAST(%(release)s AS boolean)",
+        "CAST(%(release)s AS boolean) AND false",
+    ),
     "a replacement that keeps the priority": ("round_robin", "enqueue_replace", "priority = live.priority,", ""),
     "a release that forgets the others": (
         "plain",

@@ -7,8 +7,11 @@
 -- Of an id that ended more than once the latest goes back. A bucket that new jobs no longer use is replaced by one that
 -- they do, so that running consumers claim from it.
 --
+-- With a payload of their own the jobs come back with that one: no claim sees them with the one that they ended with.
+--
 -- Parameters: queue text; ids uuid[]; states text[] (only jobs that ended so); since, until text (timestamptz: when they
---   ended at the earliest and the latest; '-infinity' and 'infinity': at any time).
+--   ended at the earliest and the latest; '-infinity' and 'infinity': at any time); payload text (JSON, for each of them;
+--   null: that of each stays).
 -- Returns: id; whether it went back (false: a live job has the same id or holds the unique key; it stays where it is);
 --   its unique key.
 -- Locks: the archive's rows, in the order of their ids; waits for another redrive of them. In a keyed queue the transaction
@@ -39,7 +42,8 @@ WITH candidate AS MATERIALIZED (
         l.unique_until_claim, l.ordering_key,
         CASE WHEN q.keyed AND l.ordering_key IS NOT NULL
             THEN COALESCE(l.order_no, nextval('sqlqueue.job_order')) END,
-        l.region, l.timeout_seconds, l.backoff, l.tags, l.payload, l.error
+        l.region, l.timeout_seconds, l.backoff, l.tags,
+        COALESCE(CAST(:payload AS jsonb), l.payload), l.error
     FROM latest AS l
     JOIN sqlqueue.queue AS q ON q.name = l.queue
     ORDER BY l.finished_at DESC, l.id DESC

@@ -106,6 +106,20 @@ def redrive_of_a_key(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O)
+def replace_payload(queue: SqlQueue, desk: Desk) -> Any:
+    (waits,) = desk.filled(1)
+    assert queue.replace_payload(desk.spec, waits, Work(n=7)).changed == [waits]
+    held = desk.held()
+    assert queue.replace_payload(desk.spec, held, Work(n=7), release=True).changed == [held]
+
+
+@verb(O)
+def replace_payload_of_a_dead_letter(queue: SqlQueue, desk: Desk) -> Any:
+    dead = desk.dead()
+    assert queue.replace_payload(desk.spec, dead, Work(n=7)).changed == [dead]
+
+
+@verb(O)
 def delete(queue: SqlQueue, desk: Desk) -> Any:
     desk.dead()
     desk.filled()

@@ -17,6 +17,7 @@ DECLARE
     states text[] := retry.states;
     since text := '-infinity';
     until text := 'infinity';
+    payload CONSTANT text := NULL;
     keys text[];
     keyed boolean;
     found uuid;
