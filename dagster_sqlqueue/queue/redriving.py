@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.db.executors import Executor, Row, SqlAlchemyExecutor, Transaction
-from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.queue import check_queue_name
@@ -77,10 +76,9 @@ class Redriving:
             states: how they ended.
             decided: takes the jobs that went back, and those that stay because of a live job or their own row.
             payload: JSON text, which they have from then on; None: that of each stays.
-            within: the caller's transaction, if it is to happen there.
+            within: the caller's transaction, if it is to happen there: READ COMMITTED where jobs of a key take turns.
 
         Raises:
-            InvalidInput: the caller's transaction would not see who waits for a turn; nothing was changed.
             UnknownQueue: there is no such queue.
         """
         parameters = {
@@ -94,8 +92,6 @@ class Redriving:
 
         def back(executor: Executor) -> Sequence[Row]:
             if self._decisions.steady(executor, queue):
-                if within is not None:
-                    check_sees_others(executor, queue)
                 keys = [row[0] for row in executor.run("keys_of_ended", parameters)]
                 if keys:
                     executor.run("key_wait", {"queue": queue, "keys": keys})

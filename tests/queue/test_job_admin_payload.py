@@ -1,11 +1,13 @@
 """Replacing the payload of a job: of a queued, held or ended one; what is left as it is, and why; also beside consumers."""
 
+import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -20,7 +22,7 @@ from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.people import HumanWork
 from dagster_sqlqueue.queue import Ending, payload_replacement
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
-from dagster_sqlqueue.queue.selection import Decided
+from dagster_sqlqueue.queue.selection import Decided, Selection
 from tests.gate.patience import PATIENCE
 from tests.support import Work, asked, caller, numbers, rows, take_time, until, value
 from tests.support.armed import armed, wakes
@@ -450,71 +452,83 @@ def test_a_transaction_that_ends_it_meanwhile_is_waited_for(queue: SqlQueue) -> 
     assert (queue.job(job).state, payload(queue, job)) == ("queued", STORED)
 
 
-def test_every_attempt_has_the_payload_that_the_verb_says(queue: SqlQueue) -> None:
-    """Four consumers and two who replace, all at the same jobs. Each payload is a number, twice; who replaces reports which
-    ones it has stored. Every job that was handed out has a payload that was stored before, whole; of the number that was
-    stored last every further attempt is one; and what was skipped is in no job.
+@dataclass
+class Attempts:
+    """What consumers were handed out, and who replaced what, while all were at the same jobs."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    handed: dict[UUID, dict[int, tuple[Work, str]]] = field(default_factory=lambda: defaultdict(dict))
+    stored: dict[UUID, set[int]] = field(default_factory=lambda: defaultdict(set))
+    skipped: set[int] = field(default_factory=set)
+
+    @property
+    def enough(self) -> bool:
+        with self.lock:
+            return sum(map(len, self.handed.values())) >= 400 and sum(map(len, self.stored.values())) >= 150
+
+
+def work_off(queue: SqlQueue, worker: str, attempts: Attempts) -> None:
+    """Claim some jobs, and have them fail, be held or be retried."""
+    for job in queue.claim("work", limit=2, worker=worker):
+        content = Work.model_validate_json(job.payload)
+        outcome = ("failed", "held", "retried")[(content.n + job.lease_no) % 3]
+        with attempts.lock:
+            attempts.handed[job.id][job.lease_no] = content, outcome
+        if outcome == "failed":
+            queue.finish([Ending(job, ArchiveState.FAILED, error="no")])
+        elif outcome == "held":
+            queue.hold([(job, "look")])
+        else:
+            queue.requeue([(job, Retry("again", after=0))])
+
+
+def test_no_attempt_has_a_payload_that_was_not_there_and_none_an_earlier_one(queue: SqlQueue) -> None:
+    """Consumers, and two who replace the payloads of half of the jobs each, by ever higher numbers. Of the first half dead
+    letters come back by that alone, as do all that are held: no attempt after it has the payload from before. Of the second
+    half they are redriven as well.
     """
-    spec = replace(PLAIN, max_attempts=1_000)
-    jobs = put(queue, spec, 8)
-    for job in jobs:
-        queue.replace_payload(spec, job, Work(n=0, note="0"))
-    stop, numbers_of = threading.Event(), iter(range(1, 1_000_000))
-    lock = threading.Lock()
-    stored: dict[UUID, list[int]] = {job: [0] for job in jobs}
-    refused: set[int] = set()
-    handed: list[tuple[UUID, int, str]] = []
+    spec = replace(PLAIN, max_attempts=1_000_000)
+    halves = [put(queue, spec, 4), put(queue, spec, 4, tags=["redriven"])]
+    attempts, stop = Attempts(), threading.Event()
+    count = itertools.count(1)
 
-    def consume(worker: str) -> None:
+    def replace_all(own: SqlQueue, jobs: list[UUID]) -> None:
+        for job in jobs:
+            number = next(count)
+            decided = own.replace_payload(spec, job, Work(n=number, note=str(number)), release=True)
+            with attempts.lock:
+                if decided.changed:
+                    attempts.stored[job].add(number)
+                else:
+                    attempts.skipped.add(number)
+
+    def again(step: Callable[..., object], *arguments: Any) -> None:
         with SqlQueue(queue.database.beside()) as own:
             while not stop.is_set():
-                claimed = own.claim("work", limit=2, worker=worker)
-                for at, job in enumerate(claimed):
-                    content = Work.model_validate_json(job.payload)
-                    with lock:
-                        handed.append((job.id, content.n, content.note))
-                    if (at + content.n) % 3 == 0:
-                        own.requeue([(job, Retry("again", after=0))])
-                    elif (at + content.n) % 3 == 1:
-                        own.finish([Ending(job, ArchiveState.FAILED, error="no")])
-                    else:
-                        own.hold([(job, "look")])
+                step(own, *arguments)
 
-    def replace_all() -> None:
-        with SqlQueue(queue.database.beside()) as own:
-            while not stop.is_set():
-                for job in jobs:
-                    with lock:
-                        number = next(numbers_of)
-                    decided = own.replace_payload(spec, job, Work(n=number, note=str(number)), release=True)
-                    with lock:
-                        if decided.changed:
-                            stored[job].append(number)
-                        else:
-                            refused.add(number)
-
-    def redrive() -> None:
-        with SqlQueue(queue.database.beside()) as own:
-            while not stop.is_set():
-                own.redrive("work", ALL)
-
-    with ThreadPoolExecutor(7) as pool:
-        running = [pool.submit(consume, f"w{n}") for n in range(4)]
-        running += [pool.submit(replace_all), pool.submit(replace_all), pool.submit(redrive)]
+    for half in halves:
+        replace_all(queue, half)
+    steps: list[tuple[Any, ...]] = [(work_off, f"w{n}", attempts) for n in range(3)]
+    steps += [(replace_all, half) for half in halves]
+    steps += [(lambda own: own.redrive("work", Selection(tags=["redriven"])),)]
+    with ThreadPoolExecutor(len(steps)) as pool:
+        running = [pool.submit(again, *step) for step in steps]
         try:
-            until(
-                lambda: (len(handed) >= 300 and sum(map(len, stored.values())) >= 150) or any(f.done() for f in running)
-            )
+            until(lambda: attempts.enough or any(future.done() for future in running))
         finally:
             stop.set()
         for future in running:
             future.result(PATIENCE)
-    assert all(note == str(n) for _, n, note in handed)
-    assert refused
-    assert not refused & {n for _, n, _ in handed}
-    for job in jobs:
-        assert {n for id, n, _ in handed if id == job} <= {*stored[job]}
-        assert payload(queue, job)["n"] in stored[job][-2:]
+    assert attempts.skipped, "no claim was in the way"
+    for job in itertools.chain(*halves):
+        found = [attempts.handed[job][lease_no] for lease_no in sorted(attempts.handed[job])]
+        assert all(content.note == str(content.n) for content, _ in found)
+        assert {content.n for content, _ in found} <= attempts.stored[job]
+        for (content, outcome), (later, _) in itertools.pairwise(found):
+            again_as_it_was = outcome == "retried" or (outcome == "failed" and job in halves[1])
+            assert content.n <= later.n if again_as_it_was else content.n < later.n, outcome
+        assert payload(queue, job)["n"] == max(attempts.stored[job])
 
 
 def test_of_a_claim_and_a_replacement_one_is_first(queue: SqlQueue) -> None:

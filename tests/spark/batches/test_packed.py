@@ -232,6 +232,14 @@ def test_a_cancellation_is_asked_for_and_the_batch_goes_on(many: SqlQueue) -> No
     assert ended(many, 430)
 
 
+def test_a_payload_of_a_sealed_job_is_not_replaced(many: SqlQueue, spec: QueueSpec[Work]) -> None:
+    batch = seal(many)
+    job = packed(many)[7]
+    assert "it is running" in many.replace_payload(spec, job, Work(n=777), release=True).skipped[job]
+    publish(many, batch)
+    assert ended(many, 430)
+
+
 def test_a_cancellation_by_sql(many: SqlQueue) -> None:
     seal(many)
     ids = packed(many)
