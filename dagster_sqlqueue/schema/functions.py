@@ -9,8 +9,9 @@ The functions of version 1 are in a schema of their own, the queues' with `_v1`.
 do, in the transaction of the migrations that they follow.
 
 Those under `api/owner/` are in the queues' own schema and run with the rights of its owner: they delete jobs and write the
-archive for consumers, who may do neither by themselves. The statements that Python runs call them, and so do the functions
-of version 1. A signature stays for as long as a package calls it that the schema serves.
+archive for consumers, and replace payloads for operators, who may do none of this by themselves. The statements that Python
+runs call them, and so do the functions of version 1. A signature stays for as long as a package calls it that the schema
+serves.
 """
 
 import hashlib

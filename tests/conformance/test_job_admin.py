@@ -10,6 +10,7 @@ from dagster_sqlqueue.model.outcome import Snooze
 from dagster_sqlqueue.queue.selection import Selection
 from tests.conformance.conftest import Line, numbers
 from tests.gate.patience import PATIENCE
+from tests.support import Work
 
 EVERY = Selection(all=True)
 
@@ -73,6 +74,25 @@ def test_redrive_leaves_what_a_live_job_is_in_the_way_of(line: Line) -> None:
     decided = line.queue.redrive(line.name, EVERY)
     assert (decided.changed, list(decided.skipped)) == ([], [job.id])
     assert line.states() == ["failed", "queued"]
+
+
+def test_a_payload_is_replaced_before_and_after_a_job_runs_and_not_meanwhile(line: Line) -> None:
+    (id,) = line.put(1, max_attempts=1, priority=4)
+    assert line.queue.replace_payload(line.spec, id, Work(n=5)).changed == [id]
+    job = line.one()
+    assert (job.priority, numbers([job])) == (4, [5])
+    assert "it is running" in line.queue.replace_payload(line.spec, id, Work(n=6)).skipped[id]
+    line.queue.hold([(job, "look at it")])
+    assert line.queue.replace_payload(line.spec, id, Work(n=7), release=True).changed == [id]
+    job = line.one()
+    assert (job.attempt, job.lease_no, numbers([job])) == (1, 2, [7])
+    line.queue.fail(job, "broken")
+    assert line.queue.replace_payload(line.spec, id, Work(n=8)).changed == [id]
+    again = line.one()
+    assert (again.id, again.attempt, again.lease_no, numbers([again])) == (id, 1, 3, [8])
+    line.queue.complete([again])
+    assert "it ended as succeeded" in line.queue.replace_payload(line.spec, id, Work(n=9)).skipped[id]
+    assert line.row(id).payload["n"] == 8
 
 
 def test_delete_leaves_nothing_but_what_runs(line: Line) -> None:
