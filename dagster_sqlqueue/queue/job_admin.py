@@ -13,9 +13,9 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
+from dagster_sqlqueue.model.numbers import is_delay, is_whole
 from dagster_sqlqueue.model.outcome import Json
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload.serialization import result_text
@@ -178,7 +178,7 @@ class JobAdminVerbs(Verbs):
         parameters: dict[str, Any] = {"queue": queue, "seconds": None, "moment": None}
         if isinstance(until, datetime):
             parameters["moment"] = moment_in_utc("until", until)
-        elif type(until) not in (int, float) or not 0 <= until <= MAX_DELAY_SECONDS:
+        elif not is_delay(until):
             raise InvalidInput(
                 f"until is {until!r}; give a datetime with a time zone, or seconds from now, not negative and at most a"
                 " hundred years"
@@ -204,7 +204,7 @@ class JobAdminVerbs(Verbs):
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
-        if type(priority) is not int or not 0 <= priority <= 9:
+        if not is_whole(priority, 0, 9):
             raise InvalidInput(f"priority is {priority!r}; it must be 0 to 9, higher runs first")
         statements = dict.fromkeys(LiveState, "reprioritise")
         return self._decisions.decide(

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.db.executors import Executor, Row, SqlAlchemyExecutor, Transaction
+from dagster_sqlqueue.db.executors import Executor, Row, Transaction
+from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.decision import BATCH, Decisions
@@ -32,7 +34,7 @@ class Redriving:
 
     def redrive(self, queue: str, selection: Selection, states: Sequence[str], limit: int | None) -> Decided:
         """Bring back the jobs that fit: `SqlQueue.redrive`."""
-        if limit is not None and (type(limit) is not int or limit < 1):
+        if limit is not None and not is_whole(limit, 1):
             raise InvalidInput(f"limit is {limit!r}; it must be a whole number of at least 1, or None")
         wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
         if not wanted or set(wanted) - set(REDRIVABLE):
