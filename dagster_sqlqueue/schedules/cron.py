@@ -169,11 +169,10 @@ def timing_of(
         raise InvalidInput(f"a schedule has a cron expression or an interval, and {given} was given: name one of them")
     if cron is not None:
         return cron_in(cron, zone)
-    if not is_number(every_seconds):
-        raise InvalidInput(f"the interval is {every_seconds!r}; give seconds, such as 900")
-    if not MIN_EVERY_SECONDS <= every_seconds <= MAX_DELAY_SECONDS:
+    if not is_number(every_seconds, MIN_EVERY_SECONDS, MAX_DELAY_SECONDS):
         raise InvalidInput(
-            f"the interval is {every_seconds!r} seconds; it must be at least {MIN_EVERY_SECONDS} and at most a hundred years"
+            f"the interval is {every_seconds!r}; give seconds, such as 900, at least {MIN_EVERY_SECONDS} and at most a"
+            " hundred years"
         )
     # In UTC: sums within another zone are of what its clocks show.
     first = datetime.fromtimestamp(0, UTC) if anchor is None else anchor.astimezone(UTC)
