@@ -104,7 +104,7 @@ def test_no_packed_job_goes_with_the_row_of_its_batch(mill: Staff) -> None:
 
 def test_a_batch_with_packs_stays_one_of_their_queue(mill: Staff) -> None:
     """What is packed is not seen by who removes a reply queue, which the batch alone keeps."""
-    rows(mill.owner, "INSERT INTO {s}.reply_queue VALUES ('bulk', 1, '2020-01-01')")
+    rows(mill.owner, "INSERT INTO {s}.reply_queue VALUES ('bulk', 3600, '2020-01-01')")
     mill.owner.create_queue(QueueSpec("other", Work, bucket_count=1))
     with mill.connected(Role.CONSUMER) as connection:
         batch = _packed(mill, connection)

@@ -193,9 +193,15 @@ class Model:
         for job in [job for job in unfit if job.suspect]:
             return [job]
         picked = [*unfit, *chosen]
-        if len(picked) > most or (len(picked) > 1 and any(job.suspect for job in picked)):
+        if unfit and not self._may_be_together(picked, most):
+            # Nothing that was picked could be handed out, and the library picked again.
+            picked = unfit
+        if not self._may_be_together(picked, most):
             raise Divergence(f"a claim of {most} took {picked} together")
         return picked
+
+    def _may_be_together(self, picked: Sequence[ModelJob], most: int) -> bool:
+        return len(picked) <= most and (len(picked) == 1 or not any(job.suspect for job in picked))
 
     def _fit(self, job: ModelJob) -> bool:
         return not job.cancel_requested and job.attempts_spent < job.max_attempts
