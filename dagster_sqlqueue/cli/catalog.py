@@ -162,7 +162,7 @@ ENTRIES = [
     ),
     Entry(
         "replace-payload",
-        "job_admin",
+        "payload_replacement",
         "Decide about jobs",
         "Replace the payload of a job that does not run; a dead letter is redriven with it.",
     ),

@@ -122,7 +122,8 @@ def takes_batch(handler: Any) -> bool | None:
     return {Taken.JOB: False, Taken.JOBS: True}.get(taken)
 
 
-def payload_of(handler: Any) -> type[BaseModel] | None:
-    """Return the model that a handler's annotations name, as `Job[Model]` or a list of such; None if they name none."""
-    parameters = (one for name, one in annotations_of(handler).items() if name != "return")
-    return next((payload for one in parameters for payload in payloads_in(one)), None)
+def payloads_of(handler: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that the annotations of a handler's parameters name as payloads."""
+    for name, annotation in annotations_of(handler).items():
+        if name != "return":
+            yield from payloads_in(annotation)

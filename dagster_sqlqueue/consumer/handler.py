@@ -5,8 +5,10 @@ import enum
 import inspect
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
+
+from pydantic import BaseModel
 
 from dagster_sqlqueue.consumer.annotations import function_behind, is_async, signature_called, takes_batch
 from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
@@ -82,6 +84,25 @@ def check_called_with_one(spec: QueueSpec[Any], handler: Any) -> None:
             f" {signature!s:.500} does not take: {error}. Let it take that first, and nothing else without a default;"
             " or wrap it in a function that does"
         ) from None
+
+
+def check_payloads(spec: QueueSpec[Any], named: str, payloads: Iterable[type[BaseModel]]) -> None:
+    """Raise an error if a handler's annotations name other payloads than those of its queue, or of a base class of theirs.
+
+    Args:
+        spec: the queue.
+        named: the handler, as the message names it.
+        payloads: the models that it names.
+
+    Raises:
+        InvalidInput: one of them is another one.
+    """
+    for payload in payloads:
+        if not issubclass(spec.payload, payload):
+            raise InvalidInput(
+                f"{named} takes Job[{payload.__name__}], and the payloads of queue {spec.name!r} are"
+                f" {spec.payload.__name__}; give it the other queue, or change the annotation"
+            )
 
 
 def check_batch(spec: QueueSpec[Any], handler: Any, batch: bool) -> None:

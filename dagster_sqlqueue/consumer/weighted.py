@@ -1,6 +1,7 @@
 """Work several queues off in one process, each with its share."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_number
 
 _POLL_SECONDS = 0.2
 
@@ -30,7 +32,7 @@ class WeightedConsumers:
         if not weights:
             raise InvalidInput("no consumer was given; give at least one, with its weight")
         for weight in weights.values():
-            if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+            if not is_number(weight, 0) or weight in (0, math.inf):
                 raise InvalidInput(f"a weight is {weight!r}; it must be a positive number")
         self._weights = dict(weights)
         self._stopping = threading.Event()

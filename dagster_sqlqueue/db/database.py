@@ -123,7 +123,10 @@ class Database(Pool):
             case sa.Connection():
                 return SqlAlchemyExecutor(connection, self)
             case _ if is_django(connection):
-                return Transaction(driver_of(connection), self)
+                driver = driver_of(connection)
+                # The caller's check has seen Django's object, not the connection in it.
+                check_connection(driver)
+                return Transaction(driver, self)
             case _:
                 return SqlAlchemyExecutor(connection_of(connection), self)
 

@@ -23,7 +23,7 @@ class DjangoConnection(Protocol):
 
 
 def is_django(connection: object) -> TypeGuard[DjangoConnection]:
-    """Return whether an object is a connection of Django's; what uses Django's is never imported for that."""
+    """Return whether an object is a connection of Django's; Django itself is not imported."""
     return hasattr(connection, "ensure_connection") and hasattr(connection, "vendor")
 
 

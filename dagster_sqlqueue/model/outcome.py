@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import is_delay
 
 Json: TypeAlias = "dict[str, Any] | list[Any] | str | int | float | bool | None"
 
@@ -93,7 +93,7 @@ def _check_text(outcome: str, text: object) -> None:
 
 
 def _check_delay(outcome: str, seconds: object) -> None:
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DELAY_SECONDS:
+    if not is_delay(seconds):
         raise InvalidInput(
             f"{outcome} was given {seconds!r} as its delay; give seconds, not negative and at most a hundred years"
         )

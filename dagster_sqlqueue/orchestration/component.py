@@ -10,7 +10,7 @@ import dagster as dg
 from dagster.components.utils.translation import TranslationFn
 from pydantic import BaseModel, ConfigDict, Field
 
-from dagster_sqlqueue.consumer.annotations import payload_of
+from dagster_sqlqueue.consumer.annotations import payloads_of
 from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
@@ -335,7 +335,7 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
         if payload is not None and not (isinstance(payload, type) and issubclass(payload, BaseModel)):
             raise InvalidInput(f"the payload of queue {self.queue!r} is {payload!r:.100}; name a pydantic model")
         if bound is None:
-            return QueueSpec(self.queue, payload or payload_of(handler) or AnyObject, **changed)
+            return QueueSpec(self.queue, payload or next(payloads_of(handler), AnyObject), **changed)
         if bound.name != self.queue or payload not in (None, bound.payload):
             raise InvalidInput(
                 f"the handler is bound to queue {bound.name!r} with the payload {bound.payload.__name__}, and the component"

@@ -19,7 +19,7 @@ from dagster_sqlqueue.consumer.annotations import (
     signature_called,
     taken_by,
 )
-from dagster_sqlqueue.consumer.handler import check_awaited, failed
+from dagster_sqlqueue.consumer.handler import check_awaited, check_payloads, failed
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry
 from dagster_sqlqueue.model.queue import QueueSpec
@@ -175,7 +175,7 @@ def shape_of_handler(handler: Any, spec: QueueSpec[Any], *, batch: bool | None =
             resources.append(name)
         elif (taken := taken_by(annotation)) is not Taken.OTHER:
             if parameter.default is Parameter.empty or taken is not Taken.UNSAID:
-                _check_payload(named, parameter, annotation, spec)
+                check_payloads(spec, named, payloads_in(annotation))
                 jobs[name] = taken
         elif parameter.default is Parameter.empty:
             hint = "; a job's payload is job.payload" if annotation is spec.payload else ""
@@ -222,15 +222,6 @@ def _is_resource(annotation: Any) -> bool:
     if inspect.isclass(annotation):
         return issubclass(annotation, _RESOURCES)
     return getattr(annotation, "__metadata__", ()) == typing.get_args(dg.ResourceParam)[1:]
-
-
-def _check_payload(named: str, parameter: Parameter, annotation: Any, spec: QueueSpec[Any]) -> None:
-    for payload in payloads_in(annotation):
-        if not issubclass(spec.payload, payload):
-            raise InvalidInput(
-                f"{named} takes {_text(parameter)}, and the payloads of the queue are of {spec.payload.__name__}; make"
-                " them agree"
-            )
 
 
 def _shapes(spec: QueueSpec[Any]) -> str:

@@ -83,7 +83,7 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
 
 give_back_on_failure = build_give_back_hook()
 """Gives back at once, when a step fails, what its run has claimed and not ended, unless another step of the run may still
-run, as one that is mapped over dynamic outputs always may: it may handle some of these jobs.
+run: it may handle some of these jobs. Steps that are mapped over dynamic outputs may, unless what makes the outputs failed.
 
 For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. `build_cleanup_sensors` is
 for what the hook leaves, and for runs that are cancelled or killed: for those Dagster calls no hook.
@@ -107,7 +107,8 @@ _ENDS = {
 
 def _open_steps(instance: dg.DagsterInstance, run: dg.DagsterRun, failed: str) -> list[str]:
     """Find the steps of a run that may be running or may still start: those without an event of their end that do not need
-    a step that failed. A step that is mapped over dynamic outputs has no such event, only its instances have.
+    a step that failed. A step that is mapped over dynamic outputs has no such event, only its instances have: it counts as
+    one that may still start until the run ends, unless it needs a step that failed.
 
     Args:
         instance: the instance that has the run.

@@ -9,6 +9,7 @@ import tenacity
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import DecisionRefused, InvalidInput
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, TaskState, check_name, check_reason, task_of
 from dagster_sqlqueue.people.state_machine import after, ended, refusal
 from dagster_sqlqueue.queue import SqlQueue
@@ -91,7 +92,7 @@ class Transitions:
         check_name("operator" if action is Action.SUBMIT else "by", actor)
         reason = check_reason(reason)
         ids = _ids(jobs)
-        if revision is not None and (type(revision) is not int or len(ids) != 1):
+        if revision is not None and (not is_whole(revision, 0) or len(ids) != 1):
             raise InvalidInput(f"revision is {revision!r}; it is the number that one task had, and goes with one job")
         joined = self._queue.database.within(connection)
         before = self.tasks(ids, joined)

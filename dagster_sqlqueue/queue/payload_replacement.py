@@ -47,6 +47,8 @@ class PayloadReplacement:
     ) -> Decided:
         """Replace the payload of a job: `SqlQueue.replace_payload`."""
         check_spec(spec)
+        if not isinstance(release, bool):
+            raise InvalidInput(f"release is {release!r:.100}; give True to release the job if it is held, or False")
         selection = Selection(ids=[id])
         (job,) = selection.job_ids
         try:

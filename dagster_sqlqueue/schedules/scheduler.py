@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tenacity
 
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.numbers import is_seconds
 from dagster_sqlqueue.schedules.schedules import Schedules, Ticked
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -30,7 +31,7 @@ class Scheduler:
     def __init__(
         self, schedules: Schedules, *, poll_seconds: float = 1.0, notify: Callable[[Ticked], None] | None = None
     ) -> None:
-        if not isinstance(poll_seconds, int | float) or not 0 < poll_seconds <= threading.TIMEOUT_MAX:
+        if not is_seconds(poll_seconds):
             raise InvalidInput(f"poll_seconds is {poll_seconds!r}; it must be positive, in seconds")
         self._schedules = schedules
         self._poll_seconds = poll_seconds

@@ -9,9 +9,8 @@ from typing import Any
 
 from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.errors import InvalidInput, UnknownSchedule
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import NewJob
-from dagster_sqlqueue.model.numbers import is_whole
+from dagster_sqlqueue.model.numbers import is_delay, is_whole
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_queue_name
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.intake import Terms, no_bucket
@@ -107,7 +106,7 @@ class Schedules:
         timing_of(cron=cron, every_seconds=every_seconds, time_zone=time_zone)
         if catch_up not in list(CatchUp):
             raise InvalidInput(f"catch_up is {catch_up!r}; it must be one of {', '.join(map(repr, map(str, CatchUp)))}")
-        if not isinstance(grace_seconds, int | float) or not 0 <= grace_seconds <= MAX_DELAY_SECONDS:
+        if not is_delay(grace_seconds):
             raise InvalidInput(
                 f"grace_seconds is {grace_seconds!r}; it must be seconds, not negative and at most a hundred years"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol
 
-from dagster_sqlqueue.consumer.annotations import payload_of, takes_batch
+from dagster_sqlqueue.consumer.annotations import payloads_of, takes_batch
 from dagster_sqlqueue.consumer.handler import (
     AsyncHandler,
     Handler,
@@ -16,6 +16,7 @@ from dagster_sqlqueue.consumer.handler import (
     check_batch,
     check_called_with_one,
     check_concurrency,
+    check_payloads,
 )
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -104,13 +105,8 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     """
     check_called_with_one(spec, handler)
     check_awaited(spec, handler)
-    name = getattr(handler, "__qualname__", repr(handler))
-    taken = payload_of(handler)
-    if taken is not None and not issubclass(spec.payload, taken):
-        raise InvalidInput(
-            f"the handler {name} takes Job[{taken.__name__}], and the payloads of queue {spec.name!r} are"
-            f" {spec.payload.__name__}; give it the other queue, or change the annotation"
-        )
+    named = f"the handler {getattr(handler, '__qualname__', repr(handler))}"
+    check_payloads(spec, named, payloads_of(handler))
 
 
 def load(reference: str) -> QueueHandler[Any]:

@@ -95,6 +95,7 @@ BAD = {
         "years 1 to 9999",
     ),
     "a delay that never ends": (lambda: Snooze(float("inf")), "give seconds"),
+    "a truth value": (lambda: Snooze(True), "give seconds"),
     "a delay that is NaN": (lambda: Retry("x", float("nan")), "give seconds"),
     "a negative delay": (lambda: Retry("x", -1), "give seconds"),
 }

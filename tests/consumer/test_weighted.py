@@ -51,7 +51,7 @@ def test_one_that_was_idle_has_saved_nothing_up(queue: SqlQueue) -> None:
     assert abs(together["first"] - together["second"]) <= 60
 
 
-@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), "3"])
+@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), True, "3"])
 def test_a_weight_that_is_none_is_refused(queue: SqlQueue, spec: QueueSpec[Work], weight: Any) -> None:
     with pytest.raises(InvalidInput, match="a weight is"):
         WeightedConsumers({Consumer(queue, spec, lambda job: None): weight})

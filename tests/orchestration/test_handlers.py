@@ -283,11 +283,11 @@ def refused() -> Iterator[tuple[Callable[..., Any], bool | None, str]]:
 
     def other(job: Job[Other]) -> None: ...
 
-    yield other, None, r"takes job: .*Other\], and the payloads of the queue are of Work"
+    yield other, None, r"takes Job\[Other\], and the payloads of queue 'work' are Work"
 
     def others(jobs: list[Job[Other]]) -> None: ...
 
-    yield others, None, r"payloads of the queue are of Work"
+    yield others, None, r"payloads of queue 'work' are Work"
 
     def one(job: Job[Work]) -> None: ...
 
@@ -340,7 +340,8 @@ def test_any_other_shape_is_refused_at_decoration(
     with pytest.raises(InvalidInput, match=message) as caught:
         queue_consumer(WORK, batch=batch)(handler)
     if not any(
-        other in str(caught.value) for other in ("make them agree", "wrapper as async def", "let the wrapper take")
+        other in str(caught.value)
+        for other in ("change the annotation", "wrapper as async def", "let the wrapper take")
     ):
         assert "(job: Job[Work]) or of all jobs of a claim (jobs: list[Job[Work]])" in str(caught.value)
     with pytest.raises(InvalidInput, match=message):

@@ -83,6 +83,22 @@ def test_a_failed_step_leaves_the_run_the_jobs_of_steps_that_can_still_run(
     assert queue.depth("work").running == 2, "the sensor gives them back"
 
 
+def test_where_no_mapped_step_can_follow_the_jobs_are_given_back(queue: SqlQueue, in_memory: Deployment) -> None:
+    @dg.op(out=dg.DynamicOut())
+    def divide(jobs: list[LeasedJob[Work]]) -> Any:
+        assert len(jobs) == 4
+        raise ValueError("broken")
+
+    @dg.job(hooks={give_back_on_failure})
+    def graph() -> None:
+        divide(claim_work()).map(complete_jobs)
+
+    in_memory.enqueue_many(4)
+    assert not in_memory.execute(graph).success
+    depth = queue.depth("work")
+    assert (depth.ready, depth.running) == (4, 0)
+
+
 def test_a_mapped_step_that_fails_leaves_the_jobs_to_the_sensor(queue: SqlQueue, deployment: Deployment) -> None:
     @dg.op
     def send(sqlqueue: SqlQueueResource, jobs: list[LeasedJob[Work]]) -> None:

@@ -122,6 +122,7 @@ BAD: dict[str, tuple[Callable[[HumanWork, UUID], object], type[Exception], str]]
     "no number": (lambda p, job: p.reschedule(job, float("nan"), by="b"), InvalidInput, "until is nan"),
     "a result": (lambda p, job: p.submit(job, "anna", {"a": float("nan")}), InvalidInput, "cannot be written as JSON"),
     "a result with NUL": (lambda p, job: p.submit(job, "anna", "\x00"), InvalidInput, "the result cannot be stored"),
+    "a truth value": (lambda p, job: p.hold(job, by="b", revision=True), InvalidInput, "revision is True"),
     "a revision": (lambda p, job: p.hold(job, by="b", revision="1"), InvalidInput, "revision is '1'"),  # type: ignore[arg-type]
     "a percentage": (
         lambda p, job: p.set_rule("work", automatic_percent=101),

@@ -74,6 +74,14 @@ def test_a_connection_that_was_not_used_before_is_opened_and_outside_of_blocks_e
     assert count(queue) == 1
 
 
+def test_a_pipeline_on_the_connection_in_it_is_refused(queue: SqlQueue, spec: QueueSpec[Work], alias: str) -> None:
+    theirs: Any = connections[alias]
+    theirs.ensure_connection()
+    with theirs.connection.pipeline(), pytest.raises(InvalidInput, match="connection is in pipeline mode"):
+        queue.enqueue_many(spec, [Work(n=1)], connection=theirs)
+    assert count(queue) == 0
+
+
 def test_the_proxy_of_the_default_connection_is_taken(queue: SqlQueue, spec: QueueSpec[Work], url: str) -> None:
     from django.utils.connection import ConnectionProxy
 

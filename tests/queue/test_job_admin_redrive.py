@@ -13,8 +13,8 @@ from dagster_sqlqueue.model.outcome import Retry
 from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.selection import Decided, Selection
 from tests.gate.patience import PATIENCE
-from tests.support import Work, numbers, rows, take_time, until, value
-from tests.support.decisions import ALL, LATER, ORDERED, PLAIN, finish_all, ids, kill, put, take
+from tests.support import Work, numbers, rows, value
+from tests.support.decisions import ALL, LATER, ORDERED, PLAIN, finish_all, ids, kill, put, take, waiting_for_the_key
 
 
 def test_a_redriven_job_is_the_same_job_with_all_its_attempts(queue: SqlQueue) -> None:
@@ -123,14 +123,9 @@ def test_a_redriven_job_goes_before_those_of_its_key_that_came_after_it(queue: S
 def test_a_job_comes_back_before_or_after_a_decision_about_its_key_never_in_its_middle(queue: SqlQueue) -> None:
     put(queue, ORDERED, 2, ordering_key="k")
     (first,) = kill(queue)
-    with ThreadPoolExecutor(1) as pool:
-        with queue.database.transaction() as claim:
-            take_time(claim)
-            claim.run("key_wait", {"queue": "work", "keys": ["k"]})
-            future = pool.submit(queue.redrive, "work", ALL)
-            until(lambda: value(queue, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
-            assert queue.job(first.id).state == "failed"
-        assert future.result(PATIENCE).changed == [first.id]
+    with waiting_for_the_key(queue, queue.redrive, "work", ALL) as redriven:
+        assert queue.job(first.id).state == "failed"
+    assert redriven.result(PATIENCE).changed == [first.id]
     assert finish_all(queue) == [0, 1]
 
 

@@ -122,7 +122,7 @@ def test_it_stops_while_the_server_is_away(spec: QueueSpec[Work], caplog: pytest
 
 
 def test_what_is_refused(url: str, queue: SqlQueue, schedules: Schedules) -> None:
-    for seconds in (0, -1, float("nan"), float("inf"), "soon"):
+    for seconds in (0, -1, float("nan"), float("inf"), True, "soon"):
         with pytest.raises(InvalidInput, match="poll_seconds is"):
             Scheduler(schedules, poll_seconds=seconds)  # type: ignore[arg-type]
     with SqlQueue(url, schema="nothing_here") as empty, pytest.raises(SchemaMissing, match="sqlqueue migrate"):

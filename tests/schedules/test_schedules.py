@@ -101,6 +101,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "zone": ({"time_zone": "Europe/Nowhere"}, "no time zone 'Europe/Nowhere'"),
     "policy": ({"catch_up": "some"}, "catch_up is 'some'; it must be one of 'skip', 'one', 'all'"),
     "grace": ({"grace_seconds": -1}, "grace_seconds is -1"),
+    "a truth value": ({"grace_seconds": True}, "grace_seconds is True"),
     "no number": ({"grace_seconds": float("nan")}, "grace_seconds is nan"),
     "start": ({"starting": datetime(2026, 1, 1)}, "starting is .* time zone"),
     "no start": ({"starting": "today"}, "starting is 'today'"),

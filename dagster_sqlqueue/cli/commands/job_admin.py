@@ -1,8 +1,7 @@
 """The commands that decide about jobs, from `retry` to `purge`."""
 
 import contextlib
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -11,16 +10,12 @@ import typer
 
 from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.cli.input import options
-from dagster_sqlqueue.cli.input.json_lines import parsed
 from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.input.selection import queue_of, selecting
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.payload.redaction import REDACTED
-from dagster_sqlqueue.payload.serialization import AnyObject
 from dagster_sqlqueue.queue import preview
 from dagster_sqlqueue.queue.redaction import discreet
 from dagster_sqlqueue.queue.selection import (
@@ -35,7 +30,7 @@ from dagster_sqlqueue.queue.selection import (
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
-_ENDED = ("failed", "cancelled")
+ENDED_STATES = ("failed", "cancelled")
 _UNCHANGED = "; nothing was changed"
 _MOST_PREVIEWED = 5_000
 _SHOWN = 20
@@ -47,7 +42,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     for function in (retry, cancel, hold, release, reschedule, reprioritise, delete, purge):
         command(app)(function)
-    command(app, "replace-payload")(replace_payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,9 @@ class Verb:
     ask: str = ""
 
 
-@selecting(_ENDED, "retry", all_jobs="All failed jobs of the queue; for cancelled ones, use --state cancelled instead")
+@selecting(
+    ENDED_STATES, "retry", all_jobs="All failed jobs of the queue; for cancelled ones, use --state cancelled instead"
+)
 def retry(
     session: Session,
     queue: str | None,
@@ -90,7 +86,7 @@ def retry(
     most = None if limit is None else options.whole("--limit", limit)
     if most is not None and most < 1:
         raise InvalidInput(f"--limit is {most}; it must be at least 1")
-    verb = Verb((selection.state or "failed",) if not selection.ids else _ENDED, "put back")
+    verb = Verb((selection.state or "failed",) if not selection.ids else ENDED_STATES, "put back")
     decide(
         session,
         (queue, selection, dry_run),
@@ -214,61 +210,6 @@ def reprioritise(
     decide(
         session, (queue, selection, dry_run), verb, lambda source, its: source.reprioritise(its, selection, priority)
     )
-
-
-def replace_payload(
-    session: Session,
-    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as shown by list and dead.")],
-    payload: Annotated[
-        str,
-        typer.Argument(metavar="JSON", show_default=False, help="The payload, a JSON object; - reads standard input."),
-    ],
-    release: Annotated[
-        bool, typer.Option("--release", show_default=False, help="Release the job, if it is held: it is due now.")
-    ] = False,
-) -> None:
-    """Replace the payload of a job that does not run; a dead letter is redriven with it.
-
-    A queued or held job keeps its state, time, priority, keys and attempts. A failed or cancelled job returns to its queue,
-    due now, with a full set of attempts. A running or succeeded job is left unchanged: exit code 6.
-
-    The payload is not checked against the queue's model; this happens when a consumer reads it. If the model has versions,
-    include "$version". Sensitive fields, which `sqlqueue show` displays as ***, need their values.
-
-    Examples: sqlqueue replace-payload 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b '{"order": 1}'
-
-    sqlqueue replace-payload 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b - --release < payload.json
-    """
-    id_ = options.job_id("the job", job)
-    text = sys.stdin.buffer.read() if payload == "-" else payload
-    content = parsed(text, "standard input" if payload == "-" else "the payload", _UNCHANGED)
-    with session.queue() as source, permissions.needing("queue_steady"):
-        its = queue_of(source, [id_])
-        if hidden := _redacted(content.root, source.catalog.sensitive_names(its)):
-            raise InvalidInput(
-                f"{hidden} is {REDACTED!r}, which is displayed in place of the value of a sensitive field; give the value"
-                f" itself{_UNCHANGED}"
-            )
-        try:
-            decided = source.replace_payload(QueueSpec(its, AnyObject), id_, content, release=release)
-        except InvalidInput as error:
-            raise InvalidInput(f"{error}{_UNCHANGED}") from None
-    report(session, its, Verb((*WAITING_STATES, *_ENDED), "replaced the payload of"), decided)
-
-
-def _redacted(value: object, names: Collection[str]) -> str | None:
-    """Return the first of the names under which a payload has what is displayed in place of its value."""
-    match value:
-        case dict():
-            for name, part in value.items():
-                if name in names and part == REDACTED:
-                    return str(name)
-            parts = list(value.values())
-        case list():
-            parts = value
-        case _:
-            return None
-    return next((found for part in parts if (found := _redacted(part, names))), None)
 
 
 @selecting(

@@ -1,0 +1,66 @@
+"""The command `replace-payload`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dagster_sqlqueue.cli.commands.job_admin import ENDED_STATES, Verb, report
+from dagster_sqlqueue.cli.input import options
+from dagster_sqlqueue.cli.input.json_lines import parsed
+from dagster_sqlqueue.cli.input.selection import queue_of
+from dagster_sqlqueue.cli.session import Session, command
+from dagster_sqlqueue.db import permissions
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.payload.redaction import REDACTED, values_in
+from dagster_sqlqueue.payload.serialization import AnyObject
+from dagster_sqlqueue.queue.selection import WAITING_STATES
+
+_UNCHANGED = "; nothing was changed"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "replace-payload")(replace_payload)
+
+
+def replace_payload(
+    session: Session,
+    job: Annotated[str, typer.Argument(metavar="ID", help="The job's id, as shown by list and dead.")],
+    payload: Annotated[
+        str,
+        typer.Argument(metavar="JSON", show_default=False, help="The payload, a JSON object; - reads standard input."),
+    ],
+    release: Annotated[
+        bool, typer.Option("--release", show_default=False, help="Release the job, if it is held: it is due now.")
+    ] = False,
+) -> None:
+    """Replace the payload of a job that does not run; a dead letter is redriven with it.
+
+    A queued or held job keeps its state, time, priority, keys and attempts. A failed or cancelled job returns to its queue,
+    due now, with a full set of attempts. A running or succeeded job is left unchanged: exit code 6.
+
+    The payload is not checked against the queue's model; this happens when a consumer reads it. If the model has versions,
+    include "$version". Sensitive fields, which `sqlqueue show` displays as ***, need their values.
+
+    Examples: sqlqueue replace-payload 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b '{"order": 1}'
+
+    sqlqueue replace-payload 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b - --release < payload.json
+    """
+    id_ = options.job_id("the job", job)
+    text = sys.stdin.buffer.read() if payload == "-" else payload
+    content = parsed(text, "standard input" if payload == "-" else "the payload", _UNCHANGED)
+    with session.queue() as source, permissions.needing("queue_steady"):
+        its = queue_of(source, [id_])
+        names = source.catalog.sensitive_names(its)
+        if hidden := next((name for name in sorted(names) if REDACTED in values_in(content.root, {name})), None):
+            raise InvalidInput(
+                f"{hidden} is {REDACTED!r}, which is displayed in place of the value of a sensitive field; give the value"
+                f" itself{_UNCHANGED}"
+            )
+        try:
+            decided = source.replace_payload(QueueSpec(its, AnyObject), id_, content, release=release)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}{_UNCHANGED}") from None
+    report(session, its, Verb((*WAITING_STATES, *ENDED_STATES), "replaced the payload of"), decided)
