@@ -8,7 +8,8 @@ from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Sent, Step
+from dagster_sqlqueue.db.execution import Step
+from dagster_sqlqueue.db.executors import Sent
 from dagster_sqlqueue.db.own_session import Answer, OwnSession, Together, numbered
 
 _IDLE = TransactionStatus.IDLE

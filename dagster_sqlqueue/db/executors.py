@@ -1,7 +1,7 @@
 """Executors of statements on psycopg's connections: in a transaction of the library, or inside the caller's own."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import psycopg
@@ -11,18 +11,13 @@ from psycopg.rows import tuple_row
 from dagster_sqlqueue.db import odd_values, statements
 from dagster_sqlqueue.db.django_connection import DjangoConnection
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
+from dagster_sqlqueue.db.execution import Parameters, Row, Step, execute, execute_together
 from dagster_sqlqueue.db.own_session import COMMIT_AND_CHAIN, Answer, Bound, OwnSession, Together, numbered
-from dagster_sqlqueue.db.pool import execute, execute_together
 from dagster_sqlqueue.errors import InvalidInput
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.orm import Session, scoped_session
-
-Row: TypeAlias = tuple[Any, ...]
-Parameters: TypeAlias = Mapping[str, object]
-Step: TypeAlias = tuple[str, Parameters]
-"""Name of an SQL file, and the parameters of its statement."""
 
 CallerConnection: TypeAlias = Union[
     psycopg.Connection[Any], "sa.Connection", "Session", "scoped_session[Any]", DjangoConnection

@@ -7,7 +7,7 @@ per transaction behind a pooler (see `session_settings`).
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
@@ -15,16 +15,14 @@ import tenacity
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from dagster_sqlqueue.db import driver_errors, forks, odd_values, session_settings, statements, uuid_arrays
+from dagster_sqlqueue.db import driver_errors, forks, session_settings, statements, uuid_arrays
 from dagster_sqlqueue.db.answers import AnsweredConnection
 from dagster_sqlqueue.db.error_translation import ErrorTranslation
+from dagster_sqlqueue.db.execution import Parameters, Row, Step, execute, execute_together
 from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schema
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.urls import driver_options, parse_url, pooler_of
 from dagster_sqlqueue.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from dagster_sqlqueue.db.executors import Parameters, Row, Step
 
 T = TypeVar("T")
 
@@ -342,45 +340,3 @@ class _Lent:
         pooled.close()
         if isinstance(error, _OF_DRIVER) and (meant := self._pool.errors.of_connection(error)) is not error:
             raise meant from None
-
-
-def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: "Parameters") -> "Sequence[Row]":
-    """Run the text of one statement; return its rows, or an empty sequence if it returns none."""
-    # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
-    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        # With binary results, times are not formatted and parsed as text.
-        cursor.execute(sql.encode(), parameters, binary=True)
-        return rows_of(cursor)
-
-
-def execute_together(connection: "psycopg.Connection[Any]", steps: "Sequence[Step]") -> "list[Sequence[Row]]":
-    """Run the texts of statements in order, pipelined; in autocommit, they are one transaction.
-
-    After an error the connection is closed. If it uses no prepared statements, its transaction is rolled back instead.
-
-    Returns:
-        The rows of each statement.
-    """
-    cursors = [psycopg.Cursor(connection, row_factory=tuple_row) for _ in steps]
-    try:
-        with connection.pipeline():
-            for cursor, (sql, parameters) in zip(cursors, steps, strict=True):
-                cursor.execute(sql.encode(), parameters, binary=True)
-    except psycopg.Error:
-        if connection.prepare_threshold is None and not connection.closed:
-            connection.rollback()
-        else:
-            # The server skipped the statements to be prepared after the error; the driver keeps them as prepared, for good.
-            connection.close()
-        raise
-    return [rows_of(cursor) for cursor in cursors]
-
-
-def rows_of(cursor: "psycopg.Cursor[Row]") -> "Sequence[Row]":
-    """Return the rows of a statement. Checks the result, as `cursor.description` would be built only to be discarded."""
-    if not (cursor.pgresult and cursor.pgresult.nfields):
-        return []
-    try:
-        return cursor.fetchall()
-    except odd_values.UNREADABLE:
-        return odd_values.rows(cursor, cursor.pgresult)

@@ -9,16 +9,8 @@ import sqlalchemy as sa
 from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue.db import odd_values, statements
-from dagster_sqlqueue.db.executors import (
-    Home,
-    Parameters,
-    Row,
-    Send,
-    copy_in,
-    sends_utf8,
-    unsendable,
-    without_null_arrays,
-)
+from dagster_sqlqueue.db.execution import Parameters, Row
+from dagster_sqlqueue.db.executors import Home, Send, copy_in, sends_utf8, unsendable, without_null_arrays
 from dagster_sqlqueue.errors import InvalidInput
 
 _TRANSACTION = "BEGIN", "COMMIT", ("ROLLBACK",)

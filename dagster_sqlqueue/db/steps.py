@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from dagster_sqlqueue.db.executors import AsyncTransaction, Executor, Row, Send
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import AsyncTransaction, Executor, Send
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
-from dagster_sqlqueue.db.executors import Row
+from dagster_sqlqueue.db.execution import Row
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stats import QueueStats

@@ -6,7 +6,8 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.db.executors import Executor, Row, Step
+from dagster_sqlqueue.db.execution import Row, Step
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy

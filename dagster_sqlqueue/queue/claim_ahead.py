@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from dagster_sqlqueue.db.channel import Channel
-from dagster_sqlqueue.db.executors import Step
+from dagster_sqlqueue.db.execution import Step
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.claim import claim_parameters

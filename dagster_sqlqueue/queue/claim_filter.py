@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.db.executors import Executor, Row
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.payload import serialization

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.db.executors import Executor, Parameters, Row, Step
+from dagster_sqlqueue.db.execution import Parameters, Row, Step
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
 from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff, BackoffPolicy

@@ -12,7 +12,8 @@ from uuid import UUID
 import tenacity
 
 from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.db.executors import CallerConnection, Executor, Row, Transaction
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import CallerConnection, Executor, Transaction
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor
 from dagster_sqlqueue.errors import InvalidInput

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from dagster_sqlqueue.db.executors import Step
+from dagster_sqlqueue.db.execution import Step
 from dagster_sqlqueue.db.uuid_arrays import UuidArray
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.payload import serialization

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import psycopg
 
-from dagster_sqlqueue.db.executors import Row, Sent, Step, Transaction
+from dagster_sqlqueue.db.execution import Row, Step
+from dagster_sqlqueue.db.executors import Sent, Transaction
 from dagster_sqlqueue.db.own_session import Together
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob

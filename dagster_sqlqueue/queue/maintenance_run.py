@@ -14,7 +14,8 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
-from dagster_sqlqueue.db.executors import Home, Parameters, Row, Transaction
+from dagster_sqlqueue.db.execution import Parameters, Row
+from dagster_sqlqueue.db.executors import Home, Transaction
 
 _SAID_SECONDS = 30.0
 """A run says so often that it goes on, between two statements; the database believes it for five minutes."""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.db.executors import Executor, Row, Transaction
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState

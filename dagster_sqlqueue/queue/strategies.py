@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from dagster_sqlqueue.db.executors import Executor, Row, Step
+from dagster_sqlqueue.db.execution import Row, Step
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings, Strategy
 from dagster_sqlqueue.queue.claim_request import ClaimRequest

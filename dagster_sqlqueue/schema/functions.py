@@ -25,7 +25,8 @@ import psycopg
 from dagster_sqlqueue.__about__ import __version__
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Transaction
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput
 
 VERSION = "v1"

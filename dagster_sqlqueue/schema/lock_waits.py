@@ -19,7 +19,8 @@ from psycopg import sql
 
 from dagster_sqlqueue import display
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Transaction
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput, QueueError, SchemaBusy
 from dagster_sqlqueue.schema.migration_files import LOCK_MODES, Migration
 

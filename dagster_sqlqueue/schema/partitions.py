@@ -14,7 +14,8 @@ from typing import Any
 import psycopg
 import tenacity
 
-from dagster_sqlqueue.db.executors import Parameters, Transaction
+from dagster_sqlqueue.db.execution import Parameters
+from dagster_sqlqueue.db.executors import Transaction
 
 DAYS_AHEAD = 7
 

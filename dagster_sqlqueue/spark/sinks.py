@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from dagster_sqlqueue.db import statements
-from dagster_sqlqueue.db.pool import execute
+from dagster_sqlqueue.db.execution import execute
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.spark.result_values import copy_rows, values_of
 

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from dagster_sqlqueue.db import driver_errors, statements
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.pool import execute
+from dagster_sqlqueue.db.execution import execute
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import sinks

@@ -11,7 +11,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import odd_values, statements
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Step
+from dagster_sqlqueue.db.execution import Step
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.uuid_arrays import UuidArray
 from dagster_sqlqueue.errors import SchemaMissing

@@ -19,7 +19,8 @@ from psycopg import sql
 
 from dagster_sqlqueue import Mode, Reject, Retry, SqlQueue
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Parameters, Row, Transaction
+from dagster_sqlqueue.db.execution import Parameters, Row
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import QueueError
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Batch

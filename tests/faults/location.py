@@ -26,7 +26,8 @@ from psycopg import sql
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, SqlQueue
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.db.executors import Row, Step, Transaction
+from dagster_sqlqueue.db.execution import Row, Step
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.orchestration import (

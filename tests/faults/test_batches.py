@@ -11,7 +11,8 @@ import pytest
 
 from dagster_sqlqueue import Backoff, Mode, NewJob, QueueSpec, SqlQueue
 from dagster_sqlqueue.db import statements
-from dagster_sqlqueue.db.executors import Parameters, Transaction
+from dagster_sqlqueue.db.execution import Parameters
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import lease

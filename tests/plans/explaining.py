@@ -9,7 +9,7 @@ import psycopg
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.db import statements
-from dagster_sqlqueue.db.pool import execute
+from dagster_sqlqueue.db.execution import execute
 from tests.gate.patience import sized
 from tests.support import rows
 from tests.support.few import few

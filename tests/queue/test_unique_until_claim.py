@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from dagster_sqlqueue import Consumer, Done, Job, Mode, NewJob, QueueSpec, Retry, SqlQueue
-from dagster_sqlqueue.db.executors import Row
+from dagster_sqlqueue.db.execution import Row
 from dagster_sqlqueue.db.steps import Statement, Steps, drive
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Followers

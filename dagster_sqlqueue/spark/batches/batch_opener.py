@@ -8,7 +8,8 @@ from typing import Any
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.db.executors import Row, Transaction
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.numbers import is_seconds

@@ -21,7 +21,8 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from dagster_sqlqueue.db.executors import Parameters, Row, Transaction
+from dagster_sqlqueue.db.execution import Parameters, Row
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import BatchLost
 from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.queue import SqlQueue

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import psycopg
 
-from dagster_sqlqueue.db.executors import Parameters, Row, Transaction
+from dagster_sqlqueue.db.execution import Parameters, Row
+from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs

@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.consumer.handler import brief
-from dagster_sqlqueue.db.executors import Executor, Row
+from dagster_sqlqueue.db.execution import Row
+from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
