@@ -252,7 +252,7 @@ class Consumer(Generic[Payload]):
         after_batch: Callable[[DrainSummary], None] | None = None,
     ) -> DrainSummary:
         """Work until nothing is due. Jobs that are due and may not run yet, because of a limit, are waited for; a paused
-        queue counts as empty.
+        queue counts as empty. Returns what the consumer has done, in this drain and those before it.
 
         Args:
             budget_seconds: stop taking new batches after that long; None for no limit.
@@ -312,7 +312,7 @@ class Consumer(Generic[Payload]):
                         self._give_back_ahead()
                     finally:
                         self._locked_ahead.close()
-                        self.summary.seconds = time.monotonic() - began
+                        self.summary.seconds += time.monotonic() - began
                     if self._presence is not None:
                         with contextlib.suppress(DatabaseUnavailable):
                             self._presence.leave()

@@ -20,7 +20,7 @@ _SUCCEEDED = ArchiveState.SUCCEEDED
 
 @dataclass(slots=True)
 class DrainSummary:
-    """What one drain did.
+    """What a consumer did, in all of its drains.
 
     Attributes:
         claimed: jobs taken.
@@ -35,7 +35,7 @@ class DrainSummary:
         stale: writes refused because the lease had passed on.
         released: jobs claimed and given back unbegun: the drain was stopped, or they waited for a job that took long.
         batches: claims that found something.
-        seconds: how long it took.
+        seconds: how long they took.
     """
 
     claimed: int = 0

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
@@ -168,7 +168,7 @@ class Job(Generic[Payload]):
         self._cancellation: threading.Event | None = None
 
     @classmethod
-    def of(cls, claimed: ClaimedJob, payload: Payload, in_hand: InHand | None = None) -> "Job[Payload]":
+    def of(cls, claimed: ClaimedJob, payload: Payload, in_hand: InHand | None = None) -> Self:
         """The job that was claimed.
 
         Args:

@@ -57,7 +57,7 @@ from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_se
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
 from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
 from dagster_sqlqueue.orchestration.summary import output_metadata
-from dagster_sqlqueue.orchestration.testing import Drained, QueueForTest, drain_in_process, queue_for_test
+from dagster_sqlqueue.orchestration.testing import Drained, drain_in_process, resource_of
 
 __all__ = [
     "RETRY_ALL_STEPS",
@@ -74,7 +74,6 @@ __all__ = [
     "LeasedJob",
     "QueueAssetData",
     "QueueConsumer",
-    "QueueForTest",
     "SensorSettings",
     "SqlQueueComponent",
     "SqlQueueIOManager",
@@ -119,7 +118,7 @@ __all__ = [
     "output_metadata",
     "queue_asset_key",
     "queue_consumer",
-    "queue_for_test",
+    "resource_of",
     "shared_resource",
     "still_held",
     "wait_for_group",

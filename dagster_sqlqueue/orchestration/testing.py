@@ -1,47 +1,16 @@
-"""Helpers for users' tests: a queue for a block, and a drain run in the test's own process."""
+"""Helpers for users' tests with Dagster: the resource of a queue, and a drain run in the test's own process."""
 
-import atexit
-import contextlib
-import os
-import shutil
-import tempfile
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
-from uuid import uuid4
+from typing import Any
 
 import dagster as dg
-import sqlalchemy as sa
 
-from dagster_sqlqueue.db.schema_name import quote_schema
-from dagster_sqlqueue.embedded import EmbeddedPostgres
-from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.schema.functions import pinned_schema
-
-TEST_URL_VARIABLE = "SQLQUEUE_TEST_URL"
-"""The environment variable with the URL of the database to test on, instead of the embedded one."""
-
-_lock = threading.Lock()
-_started: list[str] = []
-
-
-class QueueForTest(NamedTuple):
-    """Queues to test with.
-
-    Attributes:
-        queue: the queues, for the test itself: to enqueue, and to check the outcome.
-        resource: the same for Dagster: `resources={"sqlqueue": resource}`.
-    """
-
-    queue: SqlQueue
-    resource: SqlQueueResource
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +32,18 @@ class Drained:
         return self.run.success
 
 
-@contextlib.contextmanager
-def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[QueueForTest]:
-    """Create queues in a schema of their own for the block, and drop it at the end.
-
-    The database is the embedded PostgreSQL, started by the first use in a process and stopped at its end; or the one that
-    the environment variable `SQLQUEUE_TEST_URL` names, where its user may create schemas.
+def resource_of(queue: SqlQueue) -> SqlQueueResource:
+    """Return the resource of the queues of a test, for graphs, sensors and assets.
 
     Args:
-        specs: the queues to create.
-        url: of the database, instead of either.
-
-    Raises:
-        EmbeddedServerError: the embedded server is needed, and is not installed or does not start.
-        DatabaseUnavailable, AccessRefused: the named database cannot be used.
-
-    Example:
-        ```python
-        @pytest.fixture
-        def made():
-            with queue_for_test(emails) as made:
-                yield made
-        ```
+        queue: what `queue_for_test` provides, or another one.
     """
-    resource = SqlQueueResource(
-        url=url or os.environ.get(TEST_URL_VARIABLE) or _embedded_url(), schema_name=f"test_{uuid4().hex[:12]}"
-    )
-    with resource.open("dagster-sqlqueue/test") as queue:
-        try:
-            queue.migrate()
-            for spec in specs:
-                queue.create_queue(spec)
-            yield QueueForTest(queue, resource)
-        finally:
-            with queue.database.connection() as connection:
-                for schema in (queue.database.schema, pinned_schema(queue.database.schema)):
-                    connection.execute(f"DROP SCHEMA IF EXISTS {quote_schema(schema)} CASCADE".encode())
+    return SqlQueueResource(url=queue.database.url, schema_name=queue.database.schema)
 
 
 def drain_in_process(
     consumer: DrainJob[Any] | dg.JobDefinition,
-    queue: QueueForTest | SqlQueue | SqlQueueResource,
+    queue: SqlQueue | SqlQueueResource,
     *,
     config: Mapping[str, Any] | None = None,
     instance: dg.DagsterInstance | None = None,
@@ -144,38 +84,10 @@ def drain_in_process(
     return Drained(run, counts_of(run, names[0]))
 
 
-def _resource(queue: QueueForTest | SqlQueue | SqlQueueResource) -> SqlQueueResource:
+def _resource(queue: SqlQueue | SqlQueueResource) -> SqlQueueResource:
     match queue:
-        case QueueForTest():
-            return queue.resource
         case SqlQueueResource():
             return queue
         case SqlQueue():
-            url = queue.database.url
-            return SqlQueueResource(url=url, schema_name=queue.database.schema)
-    raise InvalidInput(
-        f"the queue is a {type(queue).__name__}; give the result of queue_for_test, or its queue or resource"
-    )
-
-
-def _embedded_url() -> str:
-    """The URL of this process's embedded server."""
-    with _lock:
-        if not _started:
-            directory = Path(tempfile.mkdtemp(prefix="sqlqueue-test-"))
-            server = EmbeddedPostgres(directory / "postgres")
-            try:
-                url = sa.make_url(server.start())
-            except EmbeddedServerError as error:
-                shutil.rmtree(directory, ignore_errors=True)
-                raise EmbeddedServerError(str(error).replace("SQLQUEUE_URL", TEST_URL_VARIABLE)) from None
-            atexit.register(_remove, server, directory)
-            # The data ends with the process: no write needs to wait for the disk.
-            url = url.update_query_dict({"options": "-c synchronous_commit=off"})
-            _started.append(url.render_as_string(hide_password=False))
-        return _started[0]
-
-
-def _remove(server: EmbeddedPostgres, directory: Path) -> None:
-    server.stop()
-    shutil.rmtree(directory, ignore_errors=True)
+            return resource_of(queue)
+    raise InvalidInput(f"the queue is a {type(queue).__name__}; give what queue_for_test provides, or a resource")

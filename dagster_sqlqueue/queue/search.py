@@ -43,14 +43,21 @@ class Search:
         self._catalog = catalog
 
     def jobs(
-        self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
+        self,
+        queue: str,
+        selection: Selection | None = None,
+        *,
+        limit: int = 50,
+        archived: bool = False,
+        executor: Executor | None = None,
     ) -> list[JobRow]:
         """Return the first jobs that fit: `SqlQueue.jobs`."""
+        executor = executor or self.database
         if not is_whole(limit, 1, MAX_LIST):
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
-        self._catalog.check_exists(check_queue_name(queue))
+        self._catalog.check_exists(check_queue_name(queue), executor)
         selection = selection or EVERYTHING
-        return (self._list_archived if archived else self._list_live)(queue, selection, limit)
+        return (self._list_archived if archived else self._list_live)(queue, selection, limit, executor)
 
     def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
         """Everything about one job, live or ended: `SqlQueue.job`."""
@@ -73,26 +80,28 @@ class Search:
             found = explain_ended(job) if job.archived else explain_live(self.database, wanted) or explain_ended(job)
         return found
 
-    def _list_live(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
+    def _list_live(self, queue: str, selection: Selection, limit: int, executor: Executor) -> list[JobRow]:
         states = selection.states(LIVE_STATES, "a list of live jobs")
         if selection.ids:
             ids = selection.job_ids
         else:
             ids = [
                 job
-                for bucket in range(self._catalog.settings(queue).claim_buckets)
-                for job in self._fitting_in(self.database, queue, bucket, selection, states, limit)
+                for bucket in range(self._catalog.settings(queue, executor=executor).claim_buckets)
+                for job in self._fitting_in(executor, queue, bucket, selection, states, limit)
             ]
-            ids += self._packed(queue, selection, states, limit)
-        rows = [row for at in range(0, len(ids), MAX_LIST) for row in self._live_rows(ids[at : at + MAX_LIST])]
+            ids += self._packed(executor, queue, selection, states, limit)
+        rows = [
+            row for at in range(0, len(ids), MAX_LIST) for row in self._live_rows(ids[at : at + MAX_LIST], executor)
+        ]
         return sorted((row for row in rows if row.queue == queue), key=_claim_order)[:limit]
 
-    def _list_archived(self, queue: str, selection: Selection, limit: int) -> list[JobRow]:
+    def _list_archived(self, queue: str, selection: Selection, limit: int, executor: Executor) -> list[JobRow]:
         found: list[JobRow] = []
-        for ended in self.ended(queue, selection, ARCHIVE_STATES, "a list of ended jobs"):
+        for ended in self.ended(queue, selection, ARCHIVE_STATES, "a list of ended jobs", executor):
             left = limit - len(found)
             part = ended if selection.ids else Ended(ended.ids[:left], ended.since, ended.until)
-            found += [row for row in self._archived_rows(part) if row.queue == queue]
+            found += [row for row in self._archived_rows(part, executor) if row.queue == queue]
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -114,13 +123,15 @@ class Search:
 
             if found := self.database.transact(search):
                 yield found
-        if found := self._packed(queue, selection, states):
+        if found := self._packed(self.database, queue, selection, states):
             yield found
 
-    def _packed(self, queue: str, selection: Selection, states: Sequence[str], limit: int | None = None) -> list[UUID]:
+    def _packed(
+        self, executor: Executor, queue: str, selection: Selection, states: Sequence[str], limit: int | None = None
+    ) -> list[UUID]:
         """Those in packs of large batches."""
         more = {"queue": queue, "states": list(states), "before": selection.before, "limit": limit}
-        return [row[0] for row in self.database.run("select_packed", {**_conditions(selection), **more})]
+        return [row[0] for row in executor.run("select_packed", {**_conditions(selection), **more})]
 
     def _fitting_in(
         self,
@@ -150,7 +161,14 @@ class Search:
                 return found[:limit]
             after = (last[0], last[1], last[2])
 
-    def ended(self, queue: str, selection: Selection, possible: Sequence[str], verb: str) -> Iterator[Ended]:
+    def ended(
+        self,
+        queue: str,
+        selection: Selection,
+        possible: Sequence[str],
+        verb: str,
+        executor: Executor | None = None,
+    ) -> Iterator[Ended]:
         """Yield the ids of the ended jobs that fit, the latest first, a bounded step at a time."""
         states = selection.states(possible, verb)
         if selection.ids:
@@ -164,7 +182,7 @@ class Search:
             parameters["states"] = states
         while True:
             place = {"after_at": after_at, "after_id": after_id}
-            ids, scanned, first_at, *last = self.database.run(statement, {**parameters, **place})[0]
+            ids, scanned, first_at, *last = (executor or self.database).run(statement, {**parameters, **place})[0]
             if ids:
                 yield Ended(ids, since=last[0], until=first_at)
             if scanned < _SCAN:

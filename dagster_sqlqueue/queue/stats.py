@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from dagster_sqlqueue.db.executors import Executor
+from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.model.job import DeadLetter, Depth, Head, WaitingJob
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.base import Verbs
@@ -151,7 +151,13 @@ class StatsVerbs(Verbs):
         return dict(self.database.run("archive_counts", parameters))
 
     def jobs(
-        self, queue: str, selection: Selection | None = None, *, limit: int = 50, archived: bool = False
+        self,
+        queue: str,
+        selection: Selection | None = None,
+        *,
+        limit: int = 50,
+        archived: bool = False,
+        connection: CallerConnection | None = None,
     ) -> list[JobRow]:
         """Return the first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
 
@@ -160,12 +166,15 @@ class StatsVerbs(Verbs):
             selection: which; None for every job.
             limit: the most jobs, 1 to 10,000.
             archived: of the jobs that ended, instead of the live ones.
+            connection: the caller's, whose transaction sees what it has enqueued itself; None: what is committed.
 
         Raises:
             InvalidInput: an argument is not usable.
             UnknownQueue: there is no such queue.
         """
-        return self._search.jobs(queue, selection, limit=limit, archived=archived)
+        return self._search.jobs(
+            queue, selection, limit=limit, archived=archived, executor=self.database.within(connection)
+        )
 
     def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
         """Everything about one job, live or ended; of one that ended more than once, its latest end.

@@ -26,6 +26,17 @@ def test_every_job_is_handled_once(queue: SqlQueue, spec: QueueSpec[Work]) -> No
     assert queue.depth("work").live == 0
 
 
+def test_a_consumer_counts_all_of_its_drains(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    consumer = Consumer(queue, spec, lambda job: None)
+    seconds = [0.0]
+    for n in range(1, 4):
+        queue.enqueue(spec, Work(n=n))
+        summary = consumer.drain()
+        assert (summary.claimed, summary.succeeded) == (n, n)
+        seconds.append(summary.seconds)
+    assert seconds == sorted(set(seconds))
+
+
 def test_stop_gives_back_what_was_not_begun(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(50)])
     seen: list[int] = []

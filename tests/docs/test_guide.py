@@ -21,6 +21,7 @@ PLAIN = {
     "schedules": 8,
     "deploying": 2,
     "payloads": 5,
+    "users_tests": 6,
     "people": 8,
     "metrics": 6,
     "roles": 7,

@@ -1,26 +1,24 @@
 """The helpers for tests of others, as these would use them, in a process that knows nothing of this project's fixtures."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import dagster as dg
-import psycopg
 import pytest
 
 from dagster_sqlqueue import Backoff, Done, Job, NewJob, QueueSpec, Retry, SqlQueue
-from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import (
     SqlQueueResource,
     claim_jobs,
     complete_jobs,
     drain_in_process,
     queue_consumer,
-    queue_for_test,
-    testing,
+    resource_of,
 )
+from dagster_sqlqueue.testing import queue_for_test
 from tests.support import Work
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -32,7 +30,8 @@ import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Backoff, Done, Job, QueueSpec, Retry
-from dagster_sqlqueue.orchestration import drain_in_process, queue_consumer, queue_for_test
+from dagster_sqlqueue.orchestration import drain_in_process, queue_consumer
+from dagster_sqlqueue.testing import queue_for_test
 
 
 class Email(BaseModel):
@@ -48,25 +47,25 @@ def send(job: Job[Email]):
 
 
 @pytest.fixture
-def made():
-    with queue_for_test(emails) as made:
-        yield made
+def queue():
+    with queue_for_test(emails) as queue:
+        yield queue
 
 
 @pytest.mark.parametrize("round", [1, 2])
-def test_sends(made, round):
-    assert made.queue.depth("emails").live == 0
-    made.queue.enqueue_many(emails, [Email(to="ada@example.org"), Email(to="bob")])
-    drained = drain_in_process(send, made)
+def test_sends(queue, round):
+    assert queue.depth("emails").live == 0
+    queue.enqueue_many(emails, [Email(to="ada@example.org"), Email(to="bob")])
+    drained = drain_in_process(send, queue)
     assert drained.success
     assert (drained.counts["succeeded"], drained.counts["retried"], drained.counts["failed"]) == (1, 1, 1)
-    assert [letter.error for letter in made.queue.dead_letters("emails")] == ["no such address"]
+    assert [letter.error for letter in queue.dead_letters("emails")] == ["no such address"]
 
 
 def test_one_server_for_all():
     with queue_for_test(emails) as one, queue_for_test(emails) as other:
-        assert one.queue.database.where == other.queue.database.where
-        assert one.queue.database.schema != other.queue.database.schema
+        assert one.database.where == other.database.where
+        assert one.database.schema != other.database.schema
 """
 
 
@@ -93,33 +92,13 @@ def test_a_project_of_ones_own_tests_with_the_embedded_server_which_is_gone_afte
     assert not list(place.glob("sqlqueue-test-*"))
 
 
-def test_a_database_that_is_named_is_used_and_nothing_is_left_on_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def schemas() -> set[str]:
-        with psycopg.connect(url) as connection:
-            return {name for (name,) in connection.execute("SELECT nspname FROM pg_namespace").fetchall()}
-
-    before = schemas()
-    monkeypatch.setenv("SQLQUEUE_TEST_URL", url)
-
-    def use() -> None:
-        with queue_for_test(WORK) as (queue, resource):
-            assert {spec.name for spec in queue.queues()} == {"work"}
-            assert len(schemas() - before) == 2
-            assert resource.schema_name == queue.database.schema
-            raise KeyError("the test fails")
-
-    with pytest.raises(KeyError, match="the test fails"):
-        use()
-    assert schemas() == before
-
-
 def test_a_drain_goes_to_the_end_whatever_names_the_queue(url: str) -> None:
-    with queue_for_test(WORK, url=url) as made:
-        for where in (made, made.queue, made.resource):
-            made.queue.enqueue_many(WORK, [Work(n=1), Work(n=2, note="fail")])
+    with queue_for_test(WORK, url=url) as queue:
+        for where in (queue, resource_of(queue)):
+            queue.enqueue_many(WORK, [Work(n=1), Work(n=2, note="fail")])
             drained = drain_in_process(handle, where)
             assert (drained.counts["claimed"], drained.counts["succeeded"], drained.counts["failed"]) == (4, 1, 1)
-            assert made.queue.depth("work").live == 0
+            assert queue.depth("work").live == 0
         with pytest.raises(InvalidInput, match="the queue is a str"):
             drain_in_process(handle, "work")  # type: ignore[arg-type]
 
@@ -128,12 +107,12 @@ def test_a_drain_takes_config_and_an_instance_and_standing_runs_end_too(url: str
     @queue_consumer(WORK, mode="standing")
     def standing(job: Job[Work]) -> None: ...
 
-    with queue_for_test(WORK, url=url) as made:
-        made.queue.enqueue_many(WORK, [NewJob(Work(n=n), tags=["a"] if n % 2 else []) for n in range(10)])
-        drained = drain_in_process(standing.job, made, config={"tags": ["a"]}, instance=instance)
+    with queue_for_test(WORK, url=url) as queue:
+        queue.enqueue_many(WORK, [NewJob(Work(n=n), tags=["a"] if n % 2 else []) for n in range(10)])
+        drained = drain_in_process(standing.job, queue, config={"tags": ["a"]}, instance=instance)
         assert drained.counts["succeeded"] == 5
         assert instance.get_run_by_id(drained.run.run_id) is not None
-        assert made.queue.depth("work").ready == 5
+        assert queue.depth("work").ready == 5
 
 
 def test_a_drain_gives_the_queue_to_the_resource_key_of_the_consumer(
@@ -163,15 +142,3 @@ def test_a_job_of_several_ops_is_refused(resource: SqlQueueResource) -> None:
 
     with pytest.raises(InvalidInput, match="has the ops claim_jobs, complete_jobs"):
         drain_in_process(graph, resource)
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the wheel hidden from the import system, as if it were not installed."""
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if "pgserver" in name else find_spec(name))
-    monkeypatch.setattr(testing, "_started", [])
-    monkeypatch.delenv("SQLQUEUE_TEST_URL", raising=False)
-    with pytest.raises(EmbeddedServerError) as raised, queue_for_test(WORK):
-        pass
-    assert "pip install 'dagster-sqlqueue[embedded]'" in str(raised.value)
-    assert "set SQLQUEUE_TEST_URL to a server of yours" in str(raised.value)

@@ -10,8 +10,9 @@ from dagster_sqlqueue import Backoff, NewJob, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
+from dagster_sqlqueue.queue.job_admin import Completed
 from dagster_sqlqueue.queue.selection import Selection
-from tests.support import Work
+from tests.support import Work, caller
 from tests.support.decisions import ALL, LATER, ORDERED, PLAIN, ids, kill, put, take
 
 
@@ -54,6 +55,19 @@ def test_lists_are_in_the_order_of_claims_and_of_ends(queue: SqlQueue) -> None:
     assert queue.jobs("work", Selection(state="succeeded"), archived=True) == []
     assert {row.id for row in queue.jobs("work", ids(*ended), archived=True)} == set(ended)
     assert queue.jobs("work", ids(*ended)) == []
+
+
+def test_lists_within_a_transaction_show_what_it_has_done_so_far(queue: SqlQueue, url: str) -> None:
+    first, second = put(queue, PLAIN, 2)
+    queue.hold_queued("work", ids(first), "x")
+    with caller(url) as connection:
+        queue.complete_held("work", [Completed(first, "ada")], connection=connection)
+        third = queue.enqueue(PLAIN, Work(n=3), connection=connection)
+        assert [row.id for row in queue.jobs("work", connection=connection)] == [second, third]
+        assert [row.id for row in queue.jobs("work", archived=True, connection=connection)] == [first]
+        assert [row.id for row in queue.jobs("work", ids(second, third), connection=connection)] == [second, third]
+        assert {row.id for row in queue.jobs("work")} == {first, second}
+        assert queue.jobs("work", archived=True) == []
 
 
 def test_every_condition_of_a_selection(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
