@@ -143,7 +143,7 @@ class SchemaTooNew(QueueError):
 
 
 class SchemaBusy(QueueError):
-    """A migration did not get its locks in time; its step was undone, and the next `migrate` goes on from there."""
+    """Others held locks for too long. A migration's step was undone, and the next `migrate` goes on from there."""
 
 
 class BatchLost(LeaseLost):

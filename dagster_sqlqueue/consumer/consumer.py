@@ -252,12 +252,15 @@ class Consumer(Generic[Payload]):
         after_batch: Callable[[DrainSummary], None] | None = None,
     ) -> DrainSummary:
         """Work until nothing is due. Jobs that are due and may not run yet, because of a limit, are waited for; a paused
-        queue counts as empty. Returns what the consumer has done, in this drain and those before it.
+        queue counts as empty.
 
         Args:
             budget_seconds: stop taking new batches after that long; None for no limit.
             linger_seconds: when nothing is due, wait that long for more before ending.
             after_batch: called after each batch with what was done so far.
+
+        Returns:
+            `summary`: what the consumer has done, in this drain and those before it.
 
         Raises:
             UnknownQueue: the queue does not exist, and is not to be made or may not be.

@@ -14,7 +14,7 @@ Step: TypeAlias = tuple[str, Parameters]
 """Name of an SQL file, and the parameters of its statement."""
 
 
-def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: "Parameters") -> "Sequence[Row]":
+def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: Parameters) -> Sequence[Row]:
     """Run the text of one statement; return its rows, or an empty sequence if it returns none."""
     # Not connection.cursor(): the caller's connection may make cursors that bind in another way.
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
@@ -23,7 +23,7 @@ def execute(connection: "psycopg.Connection[Any]", sql: str, parameters: "Parame
         return rows_of(cursor)
 
 
-def execute_together(connection: "psycopg.Connection[Any]", steps: "Sequence[Step]") -> "list[Sequence[Row]]":
+def execute_together(connection: "psycopg.Connection[Any]", steps: Sequence[Step]) -> list[Sequence[Row]]:
     """Run the texts of statements in order, pipelined; in autocommit, they are one transaction.
 
     After an error the connection is closed. If it uses no prepared statements, its transaction is rolled back instead.
@@ -46,7 +46,7 @@ def execute_together(connection: "psycopg.Connection[Any]", steps: "Sequence[Ste
     return [rows_of(cursor) for cursor in cursors]
 
 
-def rows_of(cursor: "psycopg.Cursor[Row]") -> "Sequence[Row]":
+def rows_of(cursor: "psycopg.Cursor[Row]") -> Sequence[Row]:
     """Return the rows of a statement. Checks the result, as `cursor.description` would be built only to be discarded."""
     if not (cursor.pgresult and cursor.pgresult.nfields):
         return []

@@ -165,7 +165,7 @@ class Pool:
         """Leave the connections to the parent, in a forked process: the next statement opens one."""
         self.connections = self.connections.recreate()
 
-    def run(self, name: str, parameters: "Parameters") -> "Sequence[Row]":
+    def run(self, name: str, parameters: Parameters) -> Sequence[Row]:
         """Run one statement in autocommit; retry it after a serialization failure or deadlock.
 
         Returns:
@@ -177,7 +177,7 @@ class Pool:
         """
         return retried(self._run_once, name, statements.load(name, self.schema), parameters)
 
-    def _run_once(self, name: str, sql: str, parameters: "Parameters") -> "Sequence[Row]":
+    def _run_once(self, name: str, sql: str, parameters: Parameters) -> Sequence[Row]:
         with self.connection() as connection:
             try:
                 if self.shared:
@@ -186,7 +186,7 @@ class Pool:
             except psycopg.ProgrammingError as error:
                 raise self.errors.explained(error, name, connection=connection) from None
 
-    def run_together(self, *steps: "Step") -> "list[Sequence[Row]]":
+    def run_together(self, *steps: Step) -> list[Sequence[Row]]:
         """Run statements in order in one transaction, pipelined.
 
         Each statement sees what was committed before it began, so the first one may wait for a lock that the next one needs.
@@ -200,7 +200,7 @@ class Pool:
         """
         return retried(self._run_together_once, steps)
 
-    def _run_together_once(self, steps: "Sequence[Step]") -> "list[Sequence[Row]]":
+    def _run_together_once(self, steps: Sequence[Step]) -> list[Sequence[Row]]:
         texts = [(statements.load(name, self.schema), given) for name, given in steps]
         with self.connection() as connection:
             try:
@@ -210,7 +210,7 @@ class Pool:
             except psycopg.ProgrammingError as error:
                 raise self.errors.explained(error, *(name for name, _ in steps), connection=connection) from None
 
-    def first_steps(self) -> "list[tuple[str, Parameters]]":
+    def first_steps(self) -> list[tuple[str, Parameters]]:
         """Return the statements to send before the first one of a transaction: settings, or none."""
         if not self.shared:
             return []
@@ -228,7 +228,7 @@ class Pool:
         """Return the statements to send after other code: they undo what it has set."""
         return self._settings.take_back(shared=self.shared)
 
-    def whole(self, texts: "Sequence[tuple[str, Parameters]]") -> "list[tuple[str, Parameters]]":
+    def whole(self, texts: Sequence[tuple[str, Parameters]]) -> list[tuple[str, Parameters]]:
         """Return the statements of one pipelined transaction: BEGIN, `first_steps`, `texts`, COMMIT."""
         return [(self._settings.begin.decode(), {}), *self.first_steps(), *texts, ("COMMIT", {})]
 

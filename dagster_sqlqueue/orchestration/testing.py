@@ -11,6 +11,7 @@ from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.testing.handlers import check_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,15 @@ class Drained:
 def resource_of(queue: SqlQueue) -> SqlQueueResource:
     """Return the resource of the queues of a test, for graphs, sensors and assets.
 
+    It has the database's URL and the schema, and is otherwise as by default.
+
     Args:
-        queue: what `queue_for_test` provides, or another one.
+        queue: what `queue_for_test` provides.
+
+    Raises:
+        InvalidInput: it is no `SqlQueue`.
     """
+    check_queue(queue)
     return SqlQueueResource(url=queue.database.url, schema_name=queue.database.schema)
 
 
@@ -85,9 +92,4 @@ def drain_in_process(
 
 
 def _resource(queue: SqlQueue | SqlQueueResource) -> SqlQueueResource:
-    match queue:
-        case SqlQueueResource():
-            return queue
-        case SqlQueue():
-            return resource_of(queue)
-    raise InvalidInput(f"the queue is a {type(queue).__name__}; give what queue_for_test provides, or a resource")
+    return queue if isinstance(queue, SqlQueueResource) else resource_of(queue)

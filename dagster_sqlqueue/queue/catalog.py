@@ -32,11 +32,19 @@ class Catalog:
         Raises:
             UnknownQueue: there is none of that name.
         """
-        rows = (executor or self.database).run("queues", {"name": check_queue_name(queue)})
-        if not rows:
-            raise self.unknown(queue, executor or self.database)
-        self._seen[queue] = settings_of(rows[0])
+        self._seen[queue] = self.settings_within(executor or self.database, queue)
         return self._seen[queue]
+
+    def settings_within(self, executor: Executor, queue: str) -> QueueSettings:
+        """One queue's settings as a transaction sees them, which may be older ones: they are not remembered.
+
+        Raises:
+            UnknownQueue: there is none of that name.
+        """
+        rows = executor.run("queues", {"name": check_queue_name(queue)})
+        if not rows:
+            raise self.unknown(queue, executor)
+        return settings_of(rows[0])
 
     def last_seen(self, queue: str) -> QueueSettings:
         """One queue's settings as this process saw them last; read if it never did.

@@ -9,7 +9,7 @@ from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.numbers import is_whole
-from dagster_sqlqueue.model.queue import check_queue_name
+from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.explain import Explanation, explain_ended, explain_live
 from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, EVERYTHING, LIVE_STATES, JobRow, Selection, job_id
@@ -55,9 +55,11 @@ class Search:
         executor = executor or self.database
         if not is_whole(limit, 1, MAX_LIST):
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
-        self._catalog.check_exists(check_queue_name(queue), executor)
+        settings = self._catalog.settings_within(executor, queue)
         selection = selection or EVERYTHING
-        return (self._list_archived if archived else self._list_live)(queue, selection, limit, executor)
+        if archived:
+            return self._list_archived(queue, selection, limit, executor)
+        return self._list_live(settings, selection, limit, executor)
 
     def job(self, id: UUID | str, *, executor: Executor | None = None) -> JobRow:
         """Everything about one job, live or ended: `SqlQueue.job`."""
@@ -80,14 +82,15 @@ class Search:
             found = explain_ended(job) if job.archived else explain_live(self.database, wanted) or explain_ended(job)
         return found
 
-    def _list_live(self, queue: str, selection: Selection, limit: int, executor: Executor) -> list[JobRow]:
+    def _list_live(self, settings: QueueSettings, selection: Selection, limit: int, executor: Executor) -> list[JobRow]:
+        queue = settings.name
         states = selection.states(LIVE_STATES, "a list of live jobs")
         if selection.ids:
             ids = selection.job_ids
         else:
             ids = [
                 job
-                for bucket in range(self._catalog.settings(queue, executor=executor).claim_buckets)
+                for bucket in range(settings.claim_buckets)
                 for job in self._fitting_in(executor, queue, bucket, selection, states, limit)
             ]
             ids += self._packed(executor, queue, selection, states, limit)

@@ -159,7 +159,8 @@ class StatsVerbs(Verbs):
         archived: bool = False,
         connection: CallerConnection | None = None,
     ) -> list[JobRow]:
-        """Return the first jobs that fit: of live ones in the order in which they are due, of ended ones the latest first.
+        """Return the first jobs that fit: of live ones by priority, then by when they are due, held ones last;
+        of ended ones the latest first.
 
         Args:
             queue: its name.

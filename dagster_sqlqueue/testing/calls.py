@@ -1,29 +1,31 @@
 """One call of a handler, without a database: the job that it is given, and the outcome that a consumer would write."""
 
 import asyncio
-import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, overload
+from typing import Any, cast, overload
 
+from dagster_sqlqueue.consumer.annotations import is_async, takes_batch
 from dagster_sqlqueue.consumer.handler import (
+    AnyHandler,
     brief,
     check_awaited,
-    check_batch,
     check_called_with_one,
+    discreet,
     outcome_of,
     outcomes_of,
     said,
 )
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.job import ClaimedJob, Job, NewJob
 from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.outcome import Outcome
-from dagster_sqlqueue.model.queue import MAX_ATTEMPTS, Payload, QueueSpec, check_spec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.queue.intake import new_row
+from dagster_sqlqueue.testing.handlers import bare
 
 
 @dataclass(slots=True)
@@ -48,18 +50,24 @@ class _Hand:
 class JobForTest(Job[Payload]):
     """A job as a handler is given it, made by `job_for_test`."""
 
-    __slots__ = ("_hand",)
+    __slots__ = ()
 
-    _hand: _Hand
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError("make one with job_for_test(spec, payload)")
+
+    @property
+    def claimed(self) -> ClaimedJob:
+        """The job as a claim returns it."""
+        return self._claimed
 
     @property
     def reports(self) -> list[tuple[float, str | None]]:
         """The progress that was reported: each percentage with its message, as it would be stored."""
-        return self._hand.reports
+        return cast(_Hand, self._in_hand).reports
 
     def request_cancellation(self) -> None:
         """Request that the job be cancelled, as an operator does while it runs."""
-        self._hand.event.set()
+        self.cancellation.set()
 
 
 def job_for_test(
@@ -81,6 +89,7 @@ def job_for_test(
 
     Raises:
         InvalidPayload, InvalidInput: it could not be enqueued, or has no such attempt.
+        InvalidPayload, UnknownVersion, UnreadablePayload: a consumer could not read the payload back.
 
     Example:
         ```python
@@ -95,10 +104,18 @@ def job_for_test(
         raise type(refused)(str(refused).removeprefix("row 0: ")) from None
     new, text = row.job, row.columns["payload"]
     most = spec.max_attempts if new.max_attempts is None else new.max_attempts
-    if not is_whole(attempt, 1, min(most, MAX_ATTEMPTS)):
-        raise InvalidInput(f"attempt is {attempt!r}; the job has {most:,}, counted from 1")
+    if not is_whole(attempt, 1, most):
+        raise InvalidInput(f"attempt is {attempt!r}; give 1 to {most:,}, or the job more max_attempts by a NewJob")
+    if not (error is None or isinstance(error, str)):
+        raise InvalidInput(f"error is {error!r:.100}; give the text of the attempt before, or None")
+    try:
+        payload = serialization.parse(spec, text)
+    except (InvalidPayload, UnknownVersion, UnreadablePayload) as unread:
+        raise type(unread)(
+            f"the job could be enqueued, and a consumer could not read its payload back: {unread}. Mend the serializers or"
+            f" aliases of {spec.payload.__name__}"
+        ) from None
     now = datetime.now(UTC)
-    hand = _Hand(spec, connection)
     claimed = ClaimedJob(
         id=row.id,
         bucket=row.columns["hash"] % spec.bucket_count,
@@ -122,46 +139,74 @@ def job_for_test(
         alone=True,
         queue=spec.name,
     )
-    made = JobForTest.of(claimed, serialization.parse(spec, text), hand)
-    made._hand = hand
-    return made
+    return JobForTest.of(claimed, payload, _Hand(spec, connection))
 
 
 @overload
-def call_handler(spec: QueueSpec[Payload], handler: Any, job: Job[Payload]) -> Outcome: ...
+def call_handler(spec: QueueSpec[Payload], handler: AnyHandler[Payload], job: JobForTest[Payload]) -> Outcome: ...
 
 
 @overload
-def call_handler(spec: QueueSpec[Payload], handler: Any, job: list[Job[Payload]]) -> list[Outcome]: ...
+def call_handler(
+    spec: QueueSpec[Payload], handler: AnyHandler[Payload], job: Sequence[JobForTest[Payload]]
+) -> list[Outcome]: ...
 
 
 def call_handler(
-    spec: QueueSpec[Payload], handler: Any, job: "Job[Payload] | list[Job[Payload]]"
+    spec: QueueSpec[Payload],
+    handler: AnyHandler[Payload],
+    job: "JobForTest[Payload] | Sequence[JobForTest[Payload]]",
 ) -> Outcome | list[Outcome]:
     """Call a handler as a consumer does, and return the outcome that it would write.
 
-    An async handler is awaited. None is `Done()`; what is no outcome, or cannot be stored, is a `Reject`. An exception is
-    raised, so that a test shows where: a consumer makes it a `Retry`.
+    An async handler is awaited. None is `Done()`; what is no outcome, or cannot be stored, is a `Reject`. Reasons and errors
+    are without the values of sensitive fields. An exception is raised, so that a test shows where: a consumer makes it a
+    `Retry`.
 
     Args:
         spec: the queue.
         handler: a function of a job or of a list of jobs; or what `handles` made of one.
-        job: the job, or the list.
+        job: what `job_for_test` made; or a sequence of such for a handler of a batch.
+
+    Returns:
+        The outcome, or of a batch one for each job.
 
     Raises:
-        InvalidInput: a consumer would not take the handler, or an event loop runs already: await the handler there.
-        WrongHandler: what it returned is never awaited or iterated.
+        InvalidInput: a consumer would not take the handler, these are not jobs of the queue, or an event loop runs already.
+        WrongHandler: what the handler returned is never awaited or iterated.
     """
     check_spec(spec)
-    function = getattr(handler, "handler", handler)
-    batch = isinstance(job, list)
+    function = bare(spec, handler)
+    jobs = [job] if isinstance(job, Job) else _jobs(job)
+    for one in jobs:
+        _check_job(spec, one)
     check_called_with_one(spec, function)
     check_awaited(spec, function)
-    check_batch(spec, function, batch)
-    given = function(job)
-    if inspect.iscoroutine(given):
+    batch = not isinstance(job, Job)
+    if (taken := takes_batch(function)) is not None and taken != batch:
+        raise InvalidInput(
+            f"the handler of {spec.label} takes {'a list of jobs' if taken else 'one job'} by its annotation; give"
+            f" call_handler {'a list' if taken else 'one, not a list'}"
+        )
+    given = function(jobs if batch else jobs[0])
+    if is_async(function):
         given = _awaited(given)
-    return outcomes_of(given, len(job)) if isinstance(job, list) else outcome_of(given)
+    outcomes = outcomes_of(given, len(jobs)) if batch else [outcome_of(given)]
+    written = [discreet(spec, outcome, one.claimed, one) for outcome, one in zip(outcomes, jobs, strict=True)]
+    return written if batch else written[0]
+
+
+def _jobs(given: object) -> list[Any]:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise InvalidInput(f"the job is a {type(given).__name__}; make one with job_for_test(spec, payload)")
+    return list(given)
+
+
+def _check_job(spec: QueueSpec[Any], job: Any) -> None:
+    if not isinstance(job, JobForTest):
+        raise InvalidInput(f"the job is a {type(job).__name__}; make one with job_for_test(spec, payload)")
+    if job.queue != spec.name:
+        raise InvalidInput(f"the job is of queue {job.queue!r}, and the handler is called for {spec.label}")
 
 
 def _awaited(given: Any) -> Any:
@@ -170,4 +215,7 @@ def _awaited(given: Any) -> Any:
     except RuntimeError:
         return asyncio.run(given)
     given.close()
-    raise InvalidInput("call_handler was called in an event loop, which it would block; await the handler itself")
+    raise InvalidInput(
+        "call_handler was called in an event loop, which it would block; call it in a thread:"
+        " await asyncio.to_thread(call_handler, spec, handler, job)"
+    )

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import sqlalchemy as sa
 
 from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from dagster_sqlqueue.errors import EmbeddedServerError
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.errors import EmbeddedServerError, SchemaBusy
+from dagster_sqlqueue.model.queue import QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
 
 TEST_URL_VARIABLE = "SQLQUEUE_TEST_URL"
 """The environment variable with the URL of the database to test on, instead of the embedded one."""
+
+_PATIENCE_SECONDS = 30
 
 _lock = threading.Lock()
 _started: list[str] = []
@@ -39,6 +42,8 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[S
         url: of the database, instead of either.
 
     Raises:
+        InvalidInput: one of these is no queue.
+        SchemaBusy: at the end, a transaction that has used the queues is open still.
         EmbeddedServerError: the embedded server is needed, and is not installed or does not start.
         DatabaseUnavailable, AccessRefused: the named database cannot be used.
 
@@ -50,6 +55,8 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[S
                 yield queue
         ```
     """
+    for spec in specs:
+        check_spec(spec)
     url = url or os.environ.get(TEST_URL_VARIABLE) or _embedded_url()
     schema = f"test_{uuid4().hex[:12]}"
     with SqlQueue(url, schema=schema, application_name="dagster-sqlqueue/test") as queue:
@@ -58,10 +65,28 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[S
             for spec in specs:
                 queue.create_queue(spec)
             yield queue
-        finally:
-            with queue.database.connection() as connection:
-                for name in (schema, pinned_schema(schema)):
-                    connection.execute(f"DROP SCHEMA IF EXISTS {quote_schema(name)} CASCADE".encode())
+        except BaseException as error:
+            try:
+                _drop(queue)
+            except SchemaBusy as busy:
+                error.add_note(str(busy))
+            raise
+        _drop(queue)
+
+
+def _drop(queue: SqlQueue) -> None:
+    schema = queue.database.schema
+    try:
+        with queue.database.connection() as connection:
+            connection.execute(f"SET lock_timeout = '{_PATIENCE_SECONDS}s'".encode())
+            for name in (schema, pinned_schema(schema)):
+                connection.execute(f"DROP SCHEMA IF EXISTS {quote_schema(name)} CASCADE".encode())
+    except psycopg.errors.LockNotAvailable:
+        raise SchemaBusy(
+            f"the schema {schema} of the test is still there: a transaction that has used its queues is open. End it, or"
+            " close its connection, before the block of queue_for_test ends; of two fixtures, the transaction's has to ask"
+            " for the queue's"
+        ) from None
 
 
 def _embedded_url() -> str:

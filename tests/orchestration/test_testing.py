@@ -99,8 +99,9 @@ def test_a_drain_goes_to_the_end_whatever_names_the_queue(url: str) -> None:
             drained = drain_in_process(handle, where)
             assert (drained.counts["claimed"], drained.counts["succeeded"], drained.counts["failed"]) == (4, 1, 1)
             assert queue.depth("work").live == 0
-        with pytest.raises(InvalidInput, match="the queue is a str"):
-            drain_in_process(handle, "work")  # type: ignore[arg-type]
+        for use in (lambda wrong: drain_in_process(handle, wrong), resource_of):
+            with pytest.raises(InvalidInput, match="the queue is a str; give a SqlQueue"):
+                use("work")
 
 
 def test_a_drain_takes_config_and_an_instance_and_standing_runs_end_too(url: str, instance: dg.DagsterInstance) -> None:

@@ -1,12 +1,13 @@
 """One call of a handler without a database, as a user's test makes it."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_serializer
 
 from dagster_sqlqueue import (
     Cancel,
@@ -21,8 +22,8 @@ from dagster_sqlqueue import (
     handles,
     versioned,
 )
-from dagster_sqlqueue.errors import InvalidInput, WrongHandler
-from dagster_sqlqueue.testing import call_handler, job_for_test
+from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, WrongHandler
+from dagster_sqlqueue.testing import JobForTest, call_handler, job_for_test
 from tests.support import Work
 
 SPEC = QueueSpec("work", Work, max_attempts=3)
@@ -31,6 +32,9 @@ SPEC = QueueSpec("work", Work, max_attempts=3)
 class Login(BaseModel):
     password: Annotated[str, Sensitive()]
     at: datetime = Field(alias="when")
+
+
+LOGINS = QueueSpec("logins", Login)
 
 
 def test_a_job_says_what_one_that_was_claimed_says() -> None:
@@ -54,20 +58,34 @@ def test_one_of_which_only_the_payload_is_said() -> None:
 
 
 def test_the_payload_is_what_json_makes_of_it() -> None:
-    """A model whose JSON it cannot read itself breaks here, and not in production."""
-    spec = QueueSpec("logins", Login)
-    job = job_for_test(spec, {"password": "s3cret", "when": "2026-01-31T10:00:00Z"})
+    job = job_for_test(LOGINS, {"password": "s3cret", "when": "2026-01-31T10:00:00Z"})
     assert job.payload.at == datetime(2026, 1, 31, 10, tzinfo=UTC)
 
 
-def test_a_payload_of_an_older_version_is_upgraded_in_the_same_way_as_by_a_consumer() -> None:
+def test_a_model_that_does_not_survive_the_database_is_found() -> None:
+    class Numbered(BaseModel):
+        n: int
+
+        @field_serializer("n")
+        def written(self, n: int) -> str:
+            return f"#{n}"
+
+    with pytest.raises(
+        InvalidPayload, match=r"a consumer could not read its payload back: .*n: .*Mend the serializers"
+    ):
+        job_for_test(QueueSpec("numbered", Numbered), Numbered(n=1))
+
+
+def test_a_payload_of_an_older_version_is_upgraded_as_by_a_consumer() -> None:
     @versioned(2, upgrades={1: lambda old: {"total": old["amount"]}})
     class Order(BaseModel):
         total: int
 
-    assert job_for_test(QueueSpec("orders", Order), Order(total=3)).payload == Order(total=3)
-    with pytest.raises(InvalidInput):
-        job_for_test(QueueSpec("orders", Order), {"amount": 3, "$version": 9})
+    orders = QueueSpec("orders", Order)
+    assert job_for_test(orders, Order(total=3)).payload == Order(total=3)
+    assert job_for_test(orders, {"amount": 3, "$version": 1}).payload == Order(total=3)
+    with pytest.raises(InvalidInput, match="version"):
+        job_for_test(orders, {"total": 3, "$version": 9})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +93,8 @@ def test_a_payload_of_an_older_version_is_upgraded_in_the_same_way_as_by_a_consu
     [
         ({"n": "x"}, {}, "n:"),
         (NewJob(Work(n=1), priority=10), {}, "priority is 10"),
-        (Work(n=1), {"attempt": 4}, "attempt is 4; the job has 3"),
+        (Work(n=1), {"attempt": 4}, "attempt is 4; give 1 to 3"),
+        (Work(n=1), {"error": 5}, "error is 5; give the text"),
         (Work(n=1), {"attempt": 0}, "attempt is 0"),
         (Work(n=1), {"attempt": True}, "attempt is True"),
     ],
@@ -138,8 +157,8 @@ def test_an_async_handler_is_awaited_and_in_a_loop_that_is_said() -> None:
     assert call_handler(SPEC, handle, job) == Done({"n": 3})
 
     async def test() -> None:
-        assert await handle(job) == Done({"n": 3})
-        with pytest.raises(InvalidInput, match="await the handler itself"):
+        assert await asyncio.to_thread(call_handler, SPEC, handle, job) == Done({"n": 3})
+        with pytest.raises(InvalidInput, match=r"await asyncio\.to_thread\(call_handler"):
             call_handler(SPEC, handle, job)
 
     asyncio.run(test())
@@ -150,9 +169,9 @@ def test_a_handler_of_a_batch_has_an_outcome_for_each_job() -> None:
         return [Done({"n": job.payload.n}) for job in jobs]
 
     jobs = [job_for_test(SPEC, Work(n=n)) for n in range(3)]
-    assert call_handler(SPEC, handle, list(jobs)) == [Done({"n": n}) for n in range(3)]
-    assert call_handler(SPEC, lambda jobs: None, list(jobs)) == [Done()] * 3
-    too_few = call_handler(SPEC, lambda jobs: [Done()], list(jobs))
+    assert call_handler(SPEC, handle, jobs) == [Done({"n": n}) for n in range(3)]
+    assert call_handler(SPEC, lambda jobs: None, jobs) == [Done()] * 3
+    too_few = call_handler(SPEC, lambda jobs: [Done()], jobs)
     assert [type(outcome) for outcome in too_few] == [Reject] * 3
 
 
@@ -170,13 +189,47 @@ def no_parameter() -> None: ...
 def of_a_list(jobs: list[Job[Work]]) -> None: ...
 
 
+def of_one(job: Job[Work]) -> None: ...
+
+
+@handles(LOGINS)
+def of_another_queue(job: Job[Login]) -> None: ...
+
+
+JOB = job_for_test(SPEC, Work(n=1))
+
+
 @pytest.mark.parametrize(
-    ("handler", "said"),
-    [("send", "must be a function of one job"), (no_parameter, "does not take"), (of_a_list, "takes a list of jobs")],
+    ("handler", "job", "said"),
+    [
+        ("send", JOB, "must be a function of one job"),
+        (no_parameter, JOB, "does not take"),
+        (of_a_list, JOB, "takes a list of jobs by its annotation; give call_handler a list"),
+        (of_one, [JOB], "takes one job by its annotation; give call_handler one, not a list"),
+        (of_another_queue, JOB, "the handler is of queue 'logins' with payloads of Login, and queue 'work' has Work"),
+        (of_one, Work(n=1), r"the job is a Work; make one with job_for_test\(spec, payload\)"),
+        (of_one, None, "the job is a NoneType; make one"),
+        (of_a_list, [Work(n=1)], "the job is a Work; make one"),
+        (of_one, job_for_test(replace(SPEC, name="other"), Work(n=1)), "the job is of queue 'other'"),
+    ],
 )
-def test_a_handler_that_no_consumer_would_take_is_refused(handler: Any, said: str) -> None:
+def test_what_no_consumer_would_do_is_refused(handler: Any, job: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        call_handler(SPEC, handler, job_for_test(SPEC, Work(n=1)))
+        call_handler(SPEC, handler, job)
+
+
+def test_a_coroutine_that_no_consumer_would_await_is_not_awaited_here() -> None:
+    async def send(job: Job[Work]) -> Done:
+        return Done()
+
+    for handler, job in ((lambda job: send(job), JOB), (lambda jobs: send(jobs[0]), [JOB])):
+        with pytest.raises(WrongHandler, match="nothing awaits it"):
+            call_handler(SPEC, handler, job)  # type: ignore[call-overload]
+
+
+def test_jobs_are_made_by_the_function_alone() -> None:
+    with pytest.raises(TypeError, match="job_for_test"):
+        JobForTest(Work(n=1))
 
 
 def test_a_generator_is_named() -> None:
@@ -187,15 +240,14 @@ def test_a_generator_is_named() -> None:
         call_handler(SPEC, handle, job_for_test(SPEC, Work(n=1)))
 
 
-def test_progress_is_recorded_as_it_would_be_stored() -> None:
-    spec = QueueSpec("logins", Login)
-
-    def handle(job: Job[Login]) -> None:
+def test_progress_and_outcomes_are_as_they_would_be_stored() -> None:
+    def handle(job: Job[Login]) -> Reject:
         job.progress(10)
         job.progress(50, f"logged in with {job.payload.password}")
+        return Reject(f"{job.payload.password} is not the password")
 
-    job = job_for_test(spec, {"password": "s3cret", "when": "2026-01-31T10:00:00Z"})
-    call_handler(spec, handle, job)
+    job = job_for_test(LOGINS, {"password": "s3cret", "when": "2026-01-31T10:00:00Z"})
+    assert call_handler(LOGINS, handle, job) == Reject("*** is not the password")
     assert job.reports == [(10, None), (50, "logged in with ***")]
 
 

@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec
-from dagster_sqlqueue.errors import EmbeddedServerError
+from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput, SchemaBusy
+from dagster_sqlqueue.schema.functions import pinned_schema
 from dagster_sqlqueue.testing import database, queue_for_test
 from tests.support import Work
 
@@ -30,6 +31,40 @@ def test_a_database_that_is_named_is_used_and_nothing_is_left_on_it(url: str, mo
     with pytest.raises(KeyError, match="the test fails"):
         use()
     assert schemas() == before
+
+
+def test_what_is_no_queue_is_refused_before_anything_is_connected() -> None:
+    for wrong in ("emails", [WORK]):
+        with (
+            pytest.raises(InvalidInput, match="give its declaration"),
+            queue_for_test(wrong, url="postgresql://nobody@127.0.0.1:1/none"),  # type: ignore[arg-type]
+        ):
+            pass
+
+
+def test_a_transaction_that_is_open_at_the_end_is_named_and_masks_no_failure(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_PATIENCE_SECONDS", 1)
+    left: list[str] = []
+
+    def use(failure: Exception | None) -> None:
+        with queue_for_test(WORK, url=url) as queue:
+            left.append(queue.database.schema)
+            queue.enqueue(WORK, Work(n=1), connection=connection)
+            if failure:
+                raise failure
+
+    with psycopg.connect(url) as connection:
+        with pytest.raises(SchemaBusy, match="a transaction that has used its queues is open"):
+            use(None)
+        connection.rollback()
+        with pytest.raises(KeyError, match="the test fails") as failed:
+            use(KeyError("the test fails"))
+        assert "a transaction that has used its queues is open" in failed.value.__notes__[0]
+        connection.rollback()
+        for schema in left:
+            connection.execute(f"DROP SCHEMA {schema}, {pinned_schema(schema)} CASCADE".encode())
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

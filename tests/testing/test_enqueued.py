@@ -1,13 +1,28 @@
 """What code under test has enqueued, and a drain of it, as a user's test has them."""
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dagster_sqlqueue import Backoff, Done, Hold, Job, NewJob, QueueSpec, Retry, Selection, Snooze, SqlQueue, handles
+from dagster_sqlqueue import (
+    Backoff,
+    Done,
+    Hold,
+    Job,
+    NewJob,
+    QueueSpec,
+    RateLimit,
+    Retry,
+    Selection,
+    Snooze,
+    SqlQueue,
+    handles,
+)
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue
 from dagster_sqlqueue.testing import drain, enqueued_jobs
+from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, rows
 
 SPEC = QueueSpec("work", Work, max_attempts=3, backoff=Backoff(3_600, jitter=0))
@@ -60,7 +75,7 @@ def test_a_drain_ends_where_nothing_is_due(queue: SqlQueue) -> None:
     assert [job.payload.n for job in enqueued_jobs(queue, SPEC)] == [1, 2]
 
 
-def test_or_where_nothing_is_queued(queue: SqlQueue) -> None:
+def test_a_drain_of_what_is_scheduled_ends_where_nothing_is_queued(queue: SqlQueue) -> None:
     """Jobs for later, retries with their backoff and snoozes are not waited for."""
     attempts: list[tuple[int, int]] = []
 
@@ -86,8 +101,22 @@ def test_or_where_nothing_is_queued(queue: SqlQueue) -> None:
 
 def test_jobs_that_do_not_come_to_an_end_are_named(queue: SqlQueue) -> None:
     id = queue.enqueue(SPEC, Work(n=1))
-    with pytest.raises(AssertionError, match=rf"do not come to an end: {id} .* 4 snoozes"):
+    with pytest.raises(AssertionError, match=rf"do not come to an end, such as {id}, .* 4 snoozes"):
         drain(queue, SPEC, lambda job: Snooze(60), scheduled=True, rounds=3)
+
+
+def test_so_are_those_that_are_due_again_at_once(queue: SqlQueue) -> None:
+    id = queue.enqueue(SPEC, Work(n=1))
+    with pytest.raises(AssertionError, match=rf"do not come to an end, such as {id}"):
+        drain(queue, SPEC, lambda job: Snooze(0), budget_seconds=0.5)
+
+
+def test_and_those_that_wait_for_a_rate(queue: SqlQueue) -> None:
+    limited = replace(SPEC, rate=RateLimit(1, 3_600))
+    queue.create_queue(limited)
+    queue.enqueue_many(limited, [Work(n=n) for n in range(2)])
+    with pytest.raises(AssertionError, match=r"do not come to an end, .*: 1 were claimed"):
+        drain(queue, limited, lambda job: None, budget_seconds=0.5)
 
 
 def test_what_a_held_job_stops_stays(queue: SqlQueue) -> None:
@@ -104,5 +133,28 @@ def test_the_settings_of_the_consumer_are_taken(queue: SqlQueue) -> None:
     sizes: list[int] = []
     summary = drain(queue, SPEC, lambda jobs: sizes.append(len(jobs)), batch=True, batch_size=5)
     assert (summary.succeeded, sizes) == (5, [5])
+
+
+def test_so_are_those_that_a_handler_was_bound_with(queue: SqlQueue) -> None:
+    @handles(SPEC, concurrency=2)
+    def meet(job: Job[Work]) -> None:
+        together.wait(PATIENCE)
+
+    together = threading.Barrier(2)
+    queue.enqueue_many(SPEC, [Work(n=n) for n in range(4)])
+    assert drain(queue, SPEC, meet).succeeded == 4
+
+
+def test_arguments_that_make_no_sense_are_refused(queue: SqlQueue) -> None:
     with pytest.raises(InvalidInput, match="rounds is 0"):
         drain(queue, SPEC, lambda job: None, rounds=0)
+    with pytest.raises(InvalidInput, match="budget_seconds is 0"):
+        drain(queue, SPEC, lambda job: None, budget_seconds=0)
+    for nowhere in (None, queue.database):
+        with pytest.raises(InvalidInput, match=r"the queue is a .*; give a SqlQueue"):
+            drain(nowhere, SPEC, lambda job: None)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match=r"the queue is a .*; give a SqlQueue"):
+            enqueued_jobs(nowhere, SPEC)  # type: ignore[arg-type]
+    other = handles(replace(SPEC, name="other"))(lambda job: None)
+    with pytest.raises(InvalidInput, match="the handler is of queue 'other'"):
+        drain(queue, SPEC, other)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
 ENDED_STATES = ("failed", "cancelled")
-_UNCHANGED = "; nothing was changed"
 _MOST_PREVIEWED = 5_000
 _SHOWN = 20
 

@@ -56,8 +56,8 @@ def replace_payload(
         names = source.catalog.sensitive_names(its)
         if hidden := next((name for name in sorted(names) if REDACTED in values_in(content.root, {name})), None):
             raise InvalidInput(
-                f"{hidden} is {REDACTED!r}, which is displayed in place of the value of a sensitive field; give the value"
-                f" itself{_UNCHANGED}"
+                f"{hidden} contains {REDACTED!r}, which is displayed in place of the value of a sensitive field; give the"
+                f" value itself{_UNCHANGED}"
             )
         try:
             decided = source.replace_payload(QueueSpec(its, AnyObject), id_, content, release=release)

@@ -1,0 +1,44 @@
+"""What a test gives as a handler, and as the place of the queues."""
+
+from typing import Any
+
+from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.queue import SqlQueue
+
+_SETTINGS = ("batch", "lease_seconds", "job_timeout_seconds", "concurrency")
+
+
+def bare(spec: QueueSpec[Any], handler: Any) -> Any:
+    """Return the function of a handler that was bound to its queue, by `handles` say; any other one as it is.
+
+    Raises:
+        InvalidInput: it was bound to another queue.
+    """
+    bound = getattr(handler, "spec", None)
+    if not isinstance(bound, QueueSpec):
+        return handler
+    if (bound.name, bound.payload) != (spec.name, spec.payload):
+        raise InvalidInput(
+            f"the handler is of {bound.label} with payloads of {bound.payload.__name__}, and {spec.label} has"
+            f" {spec.payload.__name__}; give the spec of the handler"
+        )
+    return handler.handler
+
+
+def settings_of(handler: Any) -> dict[str, Any]:
+    """Return the arguments of a `Consumer` that a handler was bound with."""
+    if not isinstance(getattr(handler, "spec", None), QueueSpec):
+        return {}
+    found = {name: getattr(handler, name, None) for name in _SETTINGS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def check_queue(queue: object) -> None:
+    """Raise an error if something is not the place of the queues.
+
+    Raises:
+        InvalidInput: the message says what to give.
+    """
+    if not isinstance(queue, SqlQueue):
+        raise InvalidInput(f"the queue is a {type(queue).__name__}; give a SqlQueue, such as queue_for_test provides")
