@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from dagster_sqlqueue import (
     Backoff,
@@ -24,6 +26,7 @@ from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownQueue
 from dagster_sqlqueue.testing import drain, enqueued_jobs
 from tests.gate.patience import PATIENCE
 from tests.support import Work, caller, rows
+from tests.support.callers import django_connection
 
 SPEC = QueueSpec("work", Work, max_attempts=3, backoff=Backoff(3_600, jitter=0))
 LATER = timedelta(days=2)
@@ -55,6 +58,20 @@ def test_those_of_a_transaction_that_is_rolled_back_in_the_end(queue: SqlQueue, 
         assert enqueued_jobs(queue, SPEC) == []
         connection.rollback()
         assert enqueued_jobs(queue, SPEC, connection=connection) == []
+
+
+def test_those_of_a_transaction_of_django_or_sqlalchemy(queue: SqlQueue, url: str) -> None:
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with django_connection(url) as theirs, Session(engine) as session:
+        theirs.set_autocommit(False)
+        for connection in (theirs, session):
+            queue.enqueue(SPEC, Work(n=1), connection=connection)
+            assert [job.payload.n for job in enqueued_jobs(queue, SPEC, connection=connection)] == [1]
+            assert enqueued_jobs(queue, SPEC) == []
+            connection.rollback()
+            assert enqueued_jobs(queue, SPEC, connection=connection) == []
+        theirs.rollback()
+    engine.dispose()
 
 
 def test_what_cannot_be_listed_is_said(queue: SqlQueue) -> None:
