@@ -231,7 +231,11 @@ def _is_partition(partitions_def: dg.DailyPartitionsDefinition | None, day: date
     if partitions_def is None:
         return True
     end = partitions_def.end
-    return partitions_def.start.date() <= day and (end is None or day < end.date())
+    if day < partitions_def.start.date() or (end is not None and day >= end.date()):
+        return False
+    starts = time(partitions_def.hour_offset, partitions_def.minute_offset)
+    begin = datetime.combine(day, starts, tzinfo=ZoneInfo(partitions_def.timezone))
+    return not partitions_def.is_window_start_excluded(begin)
 
 
 def _missed(

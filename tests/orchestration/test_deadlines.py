@@ -263,6 +263,18 @@ def test_only_days_that_there_are_and_that_are_expected_count(queue: SqlQueue, d
     assert (nothing.expected, nothing.missed) == (0, [])
 
 
+@pytest.mark.parametrize("exclusion", [datetime(2026, 1, 4), "0 0 * * 0"], ids=["a day", "each Sunday"])
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Chatham"])
+def test_days_that_the_partitions_exclude_do_not_count(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], exclusion: datetime | str, zone: str
+) -> None:
+    days = dg.DailyPartitionsDefinition(start_date="2026-01-02", timezone=zone, exclusions=[exclusion])
+    now = datetime(2026, 1, 7, 12, tzinfo=UTC)
+    found = check_deadlines(queue, "daily", [Account("berlin", "Europe/Berlin")], days=9, partitions_def=days, now=now)
+    # The fourth is a Sunday, and no day of the asset: nobody can fan it out.
+    assert found.by_day == {date(2026, 1, day): 1 for day in (6, 5, 3, 2)}
+
+
 def test_many_accounts_are_looked_at_in_steps_and_the_table_is_bounded(
     queue: SqlQueue, daily: QueueSpec[DailyAccount], check: Check, deadline: time
 ) -> None:
