@@ -1,8 +1,9 @@
 """Fan-out through the queue: one job for each account and day, due just after midnight in the account's time zone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -164,7 +165,8 @@ def build_fanout_schedule(
     cron_schedule: str = "1 * * * *",
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
 ) -> dg.ScheduleDefinition:
-    """Build a schedule that fans out every day that has ended in some time zone and was not fanned out yet, as one run.
+    """Build a schedule that fans out every day that has ended in some time zone and was not fanned out yet, as one run, or
+    as one for each range of such days.
 
     It catches up by itself: the next tick's range includes days missed while nothing ran, or whose run failed. The jobs
     carry their own due times, so the tick only has to come before the first account's midnight; an hourly one is enough.
@@ -189,7 +191,7 @@ def build_fanout_schedule(
         default_status=default_status,
         description="Fans out the days that have ended: one job for each account, due at 00:01 of its own time zone.",
     )
-    def fanout(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    def fanout(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | list[dg.RunRequest] | dg.SkipReason:
         ended = ended_days(partitions_def, context.scheduled_execution_time)
         done = context.instance.get_materialized_partitions(key)
         missing = [day for day in ended if day not in done]
@@ -198,9 +200,21 @@ def build_fanout_schedule(
         active = dg.RunsFilter(job_name=target.name, statuses=IN_PROGRESS)
         if context.instance.get_runs_count(active):
             return dg.SkipReason(f"a run is fanning out already; {len(missing)} days were missing")
-        return range_request(missing[0], missing[-1])
+        # Without the days between them: what has been trimmed of those since would be enqueued again. Of several requests
+        # Dagster wants run keys, which distinguish those of one tick.
+        ranges = [range_request(days[0], days[-1]) for days in _ranges(ended, set(missing))]
+        if len(ranges) == 1:
+            return ranges[0]
+        return [one.with_replaced_attrs(run_key=str(at)) for at, one in enumerate(ranges)]
 
     return fanout
+
+
+def _ranges(days: Iterable[str], wanted: Collection[str]) -> Iterator[list[str]]:
+    """Group the wanted days into ranges without any other day between them."""
+    for chosen, some in groupby(days, wanted.__contains__):
+        if chosen:
+            yield list(some)
 
 
 def ended_days(partitions_def: dg.DailyPartitionsDefinition, now: datetime) -> list[str]:

@@ -130,6 +130,33 @@ def test_the_schedule_catches_up_with_what_is_missing(
     assert later.tags["dagster/asset_partition_range_end"] == "2013-03-12"
 
 
+def test_the_schedule_leaves_out_what_is_done_between_missing_days(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], resource: SqlQueueResource, instance: dg.DagsterInstance
+) -> None:
+    asset = fan_out(daily)
+    schedule = build_fanout_schedule(asset)
+    materialize(asset, resource, instance, "2013-03-09", "2013-03-10")
+    queue.complete(queue.claim("daily", limit=6, lease_seconds=300, worker="w"))
+    # As maintenance does when the queue's retention is over.
+    rows(queue, "DELETE FROM {s}.job_archive")
+    context = dg.build_schedule_context(instance=instance, scheduled_execution_time=datetime(2013, 4, 1, tzinfo=UTC))
+    requests = schedule.evaluate_tick(context).run_requests
+    assert requests is not None
+    for request in requests:
+        tags = request.tags
+        materialize(
+            asset,
+            resource,
+            instance,
+            tags["dagster/asset_partition_range_start"],
+            tags["dagster/asset_partition_range_end"],
+        )
+    assert [request.tags["dagster/asset_partition_range_start"] for request in requests] == ["2013-03-08", "2013-03-11"]
+    assert rows(queue, "SELECT payload ->> 'day', count(*) FROM {s}.job GROUP BY 1 ORDER BY 1") == [
+        (day, 3) for day in ("2013-03-08", "2013-03-11", "2013-03-12")
+    ]
+
+
 @pytest.mark.parametrize(
     "first",
     [
