@@ -197,7 +197,9 @@ def build_fanout_schedule(
         missing = [day for day in ended if day not in done]
         if not missing:
             return dg.SkipReason(f"all {len(ended)} days that have ended are fanned out")
-        active = dg.RunsFilter(job_name=target.name, statuses=IN_PROGRESS)
+        # One that takes longer than that, or is in progress for ever, does no harm to another: each job is enqueued once.
+        recently = context.scheduled_execution_time - LONGEST_RUN
+        active = dg.RunsFilter(job_name=target.name, statuses=IN_PROGRESS, created_after=recently)
         if context.instance.get_runs_count(active):
             return dg.SkipReason(f"a run is fanning out already; {len(missing)} days were missing")
         # Without the days between them: what has been trimmed of those since would be enqueued again. Of several requests
@@ -235,6 +237,8 @@ def range_request(first: str, last: str, **tags: str) -> dg.RunRequest:
     )
 
 
+LONGEST_RUN = timedelta(hours=6)
+"""How long a run counts as in progress: without Dagster's run monitoring, one whose process died is so for ever."""
 IN_PROGRESS = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,

@@ -1,7 +1,7 @@
 """Maintenance of a schema as a scheduled job: partitions ahead, trimming, removal of expired rows."""
 
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 import dagster as dg
@@ -11,15 +11,13 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
-from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS
+from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, LONGEST_RUN
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.queue.maintenance import MAX_DAYS_AHEAD, Maintained
 from dagster_sqlqueue.schema import migrations
 from dagster_sqlqueue.schema.partitions import DAYS_AHEAD
-
-_LONGEST = timedelta(hours=6)
 
 
 class MaintenanceConfig(dg.Config):
@@ -78,8 +76,7 @@ def build_maintenance_schedule(
         description="Creates partitions ahead, trims by retention and removes expired rows, for every queue of the schema.",
     )
     def maintenance(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        # Without run monitoring, a run whose process died is in progress for ever.
-        recently = context.scheduled_execution_time - _LONGEST
+        recently = context.scheduled_execution_time - LONGEST_RUN
         active = dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS, created_after=recently)
         if context.instance.get_runs_count(active):
             return dg.SkipReason("a maintenance run is active already")

@@ -157,6 +157,24 @@ def test_the_schedule_leaves_out_what_is_done_between_missing_days(
     ]
 
 
+def test_a_run_that_died_unnoticed_does_not_stop_the_schedule(
+    daily: QueueSpec[DailyAccount], resource: SqlQueueResource, instance: dg.DagsterInstance
+) -> None:
+    asset = fan_out(daily)
+    schedule = build_fanout_schedule(asset)
+    definitions = dg.Definitions([asset], schedules=[schedule], resources={"sqlqueue": resource})
+    job = definitions.resolve_job_def("daily_fanout_job")
+
+    def tick(hours: float) -> object:
+        moment = datetime.now(UTC) + timedelta(hours=hours)
+        return schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=moment))
+
+    assert isinstance(tick(0), dg.RunRequest)
+    instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    assert isinstance(tick(5.9), dg.SkipReason)
+    assert isinstance(tick(6.1), dg.RunRequest)
+
+
 @pytest.mark.parametrize(
     "first",
     [
