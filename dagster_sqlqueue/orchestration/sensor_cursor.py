@@ -1,6 +1,7 @@
 """The cursor of a queue's sensor: what it remembers from tick to tick."""
 
 import json
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -15,7 +16,9 @@ from dagster_sqlqueue.orchestration.run_rate import RunRate
 CUT_OFF = 0.001
 """By how much a moment in the cursor may be too early."""
 
-_MOMENTS = ("observed_at", "early_at", "run_ended_at", "events_read_at", "checked_at", "measured_at")
+_ITS_OWN = ("observed_at", "early_at", "events_read_at", "checked_at", "measured_at")
+"""The moments of ticks, by the clock of the code server."""
+_MOMENTS = (*_ITS_OWN, "run_ended_at")
 
 
 @dataclass(slots=True)
@@ -66,10 +69,14 @@ class Memory:
 
     @classmethod
     def of(cls, cursor: str | None) -> "Memory":
-        """Parse a cursor; an empty memory, if it has another form or a user cleared it."""
+        """Parse a cursor; an empty memory, if it has another form or a user cleared it. A tick's moment that is yet to come
+        is now: the clock was set back, and nothing would be reported until it had caught up.
+        """
         try:
             kept = json.loads("".join((cursor or "").split("\n")[1:2]) or "{}")
             memory = cls(**{**kept, **{name: _seconds(kept[name]) for name in _MOMENTS if name in kept}})
+            for name in _ITS_OWN:
+                setattr(memory, name, min(getattr(memory, name), time.time()))
             memory.counts = {str(name): int(count) for name, count in memory.counts.items()}
             memory.heads = {bucket: _head(text) for bucket, text in kept.get("heads", {}).items()}
             memory.leased = int(memory.leased)

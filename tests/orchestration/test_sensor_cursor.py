@@ -1,5 +1,6 @@
 """What a sensor's cursor shows, and what it remembers, without a database."""
 
+import time
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -53,3 +54,15 @@ def test_a_job_that_is_not_due_yet_hides_none_that_is() -> None:
     memory = Memory()
     assert memory.stood([head(0, 5, -60.0, later), head(0, 0, 3.0, due)]) == {0: 0.0}
     assert memory.heads["0"][0].startswith(f"{due} 0 ")
+
+
+def test_where_the_clock_was_set_back_a_tick_remembers_no_moment_that_is_yet_to_come() -> None:
+    began = time.time()
+    ahead, before = began + 86_400.0, began - 5.0
+    memory = Memory(observed_at=ahead, early_at=ahead, events_read_at=ahead, checked_at=before, measured_at=ahead)
+    # By the clock of the run's machine.
+    memory.run_ended_at = ahead
+    read = Memory.of(memory.cursor())
+    for moment in (read.observed_at, read.early_at, read.events_read_at, read.measured_at):
+        assert began - 0.001 <= moment <= time.time()
+    assert (read.checked_at, read.run_ended_at) == pytest.approx((before, ahead), abs=0.001)
