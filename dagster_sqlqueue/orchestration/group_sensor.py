@@ -11,11 +11,18 @@ import dagster as dg
 import sqlalchemy as sa
 
 from dagster_sqlqueue.consumer.handler import brief
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload, QueueError
+from dagster_sqlqueue.errors import (
+    DatabaseUnavailable,
+    InvalidInput,
+    InvalidPayload,
+    QueueError,
+    UnknownVersion,
+    UnreadablePayload,
+)
 from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.outcome import Done, Outcome, Reject, Retry, Snooze
+from dagster_sqlqueue.model.outcome import Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leased_jobs import settle_claimed
@@ -167,6 +174,9 @@ def _decide(
 ) -> _Decision:
     try:
         ended = serialization.parse(spec, job.payload)
+    except (UnknownVersion, UnreadablePayload) as error:
+        # As a consumer does: the error says to release the job once the code is mended.
+        return _Decision("held", Hold(str(error)))
     except InvalidPayload as error:
         return _Decision("not a group's end", Reject(str(error)))
     runs = context.instance.get_runs(dg.RunsFilter(tags={GROUP_TAG: str(ended.group_id)}), limit=1)

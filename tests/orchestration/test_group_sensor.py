@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.events import PIPELINE_RUN_STATUS_TO_EVENT_TYPE, DagsterEvent
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import SqlQueue, versioned
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.followers import GroupEnded, Groups
 from dagster_sqlqueue.orchestration import (
@@ -296,6 +296,28 @@ def test_a_group_that_is_refused_after_a_failed_run_spends_one_attempt_a_tick(
     fails = False
     (again,), _ = joining.tick()
     assert again.run_key != request.run_key
+
+
+def test_the_end_of_a_group_that_only_newer_code_reads_is_held_and_released_to_it(
+    queue: SqlQueue, joining: Joining
+) -> None:
+    @versioned(2, {1: lambda old: old})
+    class Ended(GroupEnded):
+        """What a deployment is about to read."""
+
+    ended_group(queue)
+    rows(queue, "UPDATE {s}.job SET payload = payload || '{{\"$version\": 3}}' WHERE queue = 'joins'")
+    joining.sensor = build_group_sensor(dataclasses.replace(JOINS, payload=Ended), joining.job, ops=["join"])
+    assert joining.tick() == ([], "joins: 1 held")
+    (held,) = queue.jobs("joins", Selection(state="held"))
+    assert (held.attempt, held.error) == (
+        0,
+        "the payload has version 3, this process knows versions 1 to 2; deploy the newer code, then release the job",
+    )
+    versioned(3, {1: lambda old: old, 2: lambda old: old})(Ended)
+    queue.release_held("joins", Selection(state="held"))
+    (request,), _ = joining.tick()
+    assert request.tags["sqlqueue/group_members"] == "3"
 
 
 def test_a_tick_that_breaks_gives_its_groups_back(queue: SqlQueue, joining: Joining) -> None:
