@@ -88,7 +88,7 @@ def enqueue_group(
         joined_by: the queue that gets a job when the last of them has ended, the one of `build_group_sensor`; None: no
             queue does, and callers can wait for the group.
         about: a JSON value that the join gets as the group's `context`.
-        part: distinguishes several groups of one step.
+        part: distinguishes several groups of one step: a second one without it adds nothing, and a warning is logged.
         on_conflict: for a job whose unique key a live job has: `merge` makes that one a member, `ignore` leaves the new job
             out.
 
@@ -97,7 +97,16 @@ def enqueue_group(
     """
     ids = ids_of(context, "group", part)
     callback = None if joined_by is None else Callback(joined_by, context=about)
-    return _enqueue(queue, spec, ids, each_job(jobs), callback, on_conflict)
+    group = _enqueue(queue, spec, ids, each_job(jobs), callback, on_conflict)
+    if group.repeated:
+        # The jobs of a second group without its part are not there, and nothing else says so.
+        context.log.warning(
+            "group %s exists, and no job was added to it: an earlier attempt of this step or run enqueued it. To enqueue it"
+            " anew, start a new run rather than re-execute this one; if this step enqueues several groups, give each of"
+            " them a part=",
+            group.id,
+        )
+    return group
 
 
 def build_group_op(

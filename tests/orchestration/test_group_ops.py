@@ -1,5 +1,6 @@
 """Groups that steps enqueue: once however often a step is done, and whole or not at all."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +113,27 @@ def test_several_groups_of_one_step_and_one_that_fails_to_be_enqueued(queue: Sql
     assert len({group.id for group in made}) == 2
     assert queue.depth("work").ready == 2
     assert len(Groups(queue).groups()) == 2, "of the third nothing is there"
+
+
+def test_a_second_group_of_a_step_without_a_part_of_its_own_is_warned_of(
+    queue: SqlQueue, in_memory: Deployment
+) -> None:
+    @dg.op
+    def chunks(context: dg.OpExecutionContext, sqlqueue: SqlQueueResource) -> None:
+        for n in range(2):
+            enqueue_group(context, sqlqueue.queue, WORK, [Work(n=n)])
+
+    @dg.job
+    def graph() -> None:
+        chunks()
+
+    run = in_memory.execute(graph)
+    assert run.success
+    said = [entry.user_message for entry in in_memory.instance.all_logs(run.run_id) if entry.level == logging.WARNING]
+    assert len(said) == 1
+    assert "no job was added to it" in said[0]
+    assert "give each of them a part=" in said[0]
+    assert queue.depth("work").ready == 1
 
 
 @pytest.mark.parametrize(("of", "joined_by"), [(QueueSpec("nowhere", Work), JOINS), (WORK, "nowhere")])
