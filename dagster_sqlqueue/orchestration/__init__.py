@@ -31,7 +31,7 @@ from dagster_sqlqueue.orchestration.group_sensor import build_group_sensor
 from dagster_sqlqueue.orchestration.group_wait import WaitConfig, await_group, build_wait_op, wait_for_group
 from dagster_sqlqueue.orchestration.io_manager import SqlQueueIOManager, build_sqlqueue_io_manager
 from dagster_sqlqueue.orchestration.launchpad import build_sqlqueue_launchpad_jobs
-from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob, still_held
+from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob
 from dagster_sqlqueue.orchestration.maintenance import build_maintenance_schedule
 from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.ops import (
@@ -52,6 +52,7 @@ from dagster_sqlqueue.orchestration.run_claims import (
     RETRY_ALL_STEPS,
     build_give_back_hook,
     give_back_on_failure,
+    still_held,
 )
 from dagster_sqlqueue.orchestration.schedules import build_sqlqueue_schedules_sensor
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -137,30 +137,19 @@ def take(
     return Taken(jobs, len(unreadable) - held, held)
 
 
-def still_held(
-    queue: SqlQueue, jobs: Sequence[LeasedJob[T]], *, lease_seconds: float | None = None
-) -> list[LeasedJob[T]]:
-    """Return those of the jobs that nobody has claimed or ended since, in their order, and extend their leases.
-
-    Call it before work with side effects, where time has passed since the claim, or the run may be a re-execution from the
-    failure of an earlier one, whose jobs others may have by now.
-
-    Args:
-        queue: the queues of the jobs.
-        jobs: as they were claimed.
-        lease_seconds: how long the leases hold from now; None: the queue's lease, or what is left if that is longer.
-
-    Raises:
-        UnknownQueue: the queue of a job is gone.
-    """
-    held: set[UUID] = set()
+def extended(queue: SqlQueue, jobs: Sequence[LeasedJob[T]], *, lease_seconds: float | None) -> list[LeasedJob[T]]:
+    """Extend the leases of jobs: `still_held`."""
+    until: dict[UUID, datetime] = {}
     for name in {job.claimed.queue for job in jobs}:
         its = [job for job in jobs if job.claimed.queue == name]
-        left = max((job.lease_until - datetime.now(UTC)).total_seconds() for job in its)
+        # By the clock that decides: that of the run's machine may differ by more than a lease.
+        now: datetime = queue.database.run("clock", {})[0][0]
+        left = max((job.lease_until - now).total_seconds() for job in its)
         seconds = lease_seconds or max(left, queue.settings(name).lease_seconds)
         for some in _slices(its):
-            held |= queue.leases.heartbeat([job.claimed for job in some], lease_seconds=seconds).held
-    return [job for job in jobs if job.id in held]
+            held = queue.leases.heartbeat([job.claimed for job in some], lease_seconds=seconds).held
+            until |= dict.fromkeys(held, now + timedelta(seconds=seconds))
+    return [replace(job, claimed=job.claimed._replace(lease_until=until[job.id])) for job in jobs if job.id in until]
 
 
 def write(

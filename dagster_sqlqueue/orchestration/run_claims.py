@@ -4,11 +4,15 @@ Nothing depends on it: leases expire by themselves. Consumers then claim the job
 would break it for all others for ever.
 """
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 import dagster as dg
 from dagster._core.events import EngineEventData
 
+from dagster_sqlqueue.errors import UnknownQueue
+from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob, extended
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -16,6 +20,8 @@ RETRY_ALL_STEPS = {"dagster/retry_strategy": "ALL_STEPS"}
 """Tags for a job whose graph claims: a run retry of Dagster begins with the claim, instead of taking over the jobs of the
 failed run, which were given back.
 """
+
+T = TypeVar("T")
 
 _QUEUE = "sqlqueue/claimed_from"
 _LEASE = "sqlqueue/lease_seconds"
@@ -38,6 +44,37 @@ def note_claim(context: dg.OpExecutionContext, queue: str, lease_seconds: float)
         run,
         EngineEventData({_QUEUE: queue, _LEASE: dg.MetadataValue.float(float(lease_seconds))}),
     )
+
+
+def still_held(
+    queue: SqlQueue, jobs: Sequence[LeasedJob[T]], *, lease_seconds: float | None = None
+) -> list[LeasedJob[T]]:
+    """Return those of the jobs that nobody has claimed or ended since, in their order, and extend their leases.
+
+    Call it before work with side effects, where time has passed since the claim, or the run may be a re-execution from the
+    failure of an earlier one, whose jobs others may have by now. Go on with what it returns: that has the new leases.
+
+    Args:
+        queue: the queues of the jobs.
+        jobs: as they were claimed, or as an earlier call returned them.
+        lease_seconds: how long the leases hold from now; None: the queue's lease, or what is left if that is longer.
+
+    Raises:
+        UnknownQueue: the queue of a job is gone.
+    """
+    if lease_seconds is not None and (context := _step_context()) is not None:
+        for name in {job.claimed.queue for job in jobs}:
+            # An event for each call, where `give_back` would not find the leases without.
+            if lease_seconds > queue.settings(name).lease_seconds:
+                note_claim(context, name, lease_seconds)
+    return extended(queue, jobs, lease_seconds=lease_seconds)
+
+
+def _step_context() -> dg.OpExecutionContext | None:
+    try:
+        return dg.OpExecutionContext.get()
+    except dg.DagsterInvariantViolationError:
+        return None
 
 
 def claims_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, float]:
@@ -92,10 +129,14 @@ for what the hook leaves, and for runs that are cancelled or killed: for those D
 
 def give_back(queue: SqlQueue, instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, int]:
     """Give back what the ops of a run's graph have claimed. Returns the number of jobs of each queue."""
-    return {
-        name: len(queue.leases.end_leases(name, run_worker(run.run_id), lease_seconds=seconds))
-        for name, seconds in claims_of(instance, run).items()
-    }
+    given_back = {}
+    for name, seconds in claims_of(instance, run).items():
+        # Of a queue that is gone there is nothing to give back.
+        with contextlib.suppress(UnknownQueue):
+            # `still_held` extends shorter leases to the queue's.
+            longest = max(seconds, queue.settings(name).lease_seconds)
+            given_back[name] = len(queue.leases.end_leases(name, run_worker(run.run_id), lease_seconds=longest))
+    return given_back
 
 
 _ENDS = {

@@ -3,8 +3,10 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -310,6 +312,44 @@ def test_what_is_still_held_is_held_for_longer(queue: SqlQueue) -> None:
     assert rows(queue, "SELECT count(*) FROM {s}.job WHERE available_at > now() + interval '9 minutes'") == [(3,)]
     assert len(still_held(queue, jobs, lease_seconds=3600)) == 3
     assert rows(queue, "SELECT count(*) FROM {s}.job WHERE available_at > now() + interval '59 minutes'") == [(3,)]
+
+
+def test_no_lease_is_shortened_by_a_later_call_or_by_the_clock_of_the_run_s_machine(
+    queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Ahead":
+            return cls.fromtimestamp(time.time() + 86_400, tz)
+
+    monkeypatch.setattr("dagster_sqlqueue.orchestration.leased_jobs.datetime", Ahead)
+    queue.enqueue_many(WORK, [Work(n=n) for n in range(2)])
+    jobs = [LeasedJob(job, Work.model_validate_json(job.payload)) for job in claim(queue, lease_seconds=1_200)]
+    left = "SELECT min(extract(epoch FROM available_at - now()))::float8 FROM {s}.job"
+    held = still_held(queue, jobs)
+    assert rows(queue, left)[0][0] > 1_100
+    held = still_held(queue, held, lease_seconds=7_200)
+    assert rows(queue, left)[0][0] > 7_100
+    ends = {job.lease_until for job in still_held(queue, held)}
+    assert rows(queue, "SELECT max(abs(extract(epoch FROM available_at - %s))) < 1 FROM {s}.job", *ends) == [(True,)]
+
+
+@pytest.mark.parametrize("seconds", [None, 3_600])
+def test_leases_that_a_step_has_extended_are_given_back_all_the_same(
+    queue: SqlQueue, in_memory: Deployment, seconds: float | None
+) -> None:
+    @dg.op
+    def extend_and_break(sqlqueue: SqlQueueResource, jobs: list[LeasedJob[Work]]) -> None:
+        assert len(still_held(sqlqueue.queue, jobs, lease_seconds=seconds)) == 10
+        raise ValueError("broken")
+
+    @dg.job(hooks={give_back_on_failure})
+    def graph() -> None:
+        extend_and_break(claim_work())
+
+    in_memory.enqueue_many(10)
+    assert not in_memory.execute(graph, claim_work={"lease_seconds": 60}).success
+    assert queue.depth("work").ready == 10
 
 
 def test_an_interrupted_run_s_jobs_are_given_back_by_a_sensor(queue: SqlQueue, deployment: Deployment) -> None:
