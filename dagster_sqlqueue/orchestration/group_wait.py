@@ -111,25 +111,24 @@ def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise _timed_out(groups, results, group, timeout_seconds)
-            if 0 < group.pending <= _NEAR and _wait_notified(groups, results, id, min(left, _NOTIFIED_SECONDS)):
+            near = patiently(lambda: list(_pending(groups, id))) if 0 < group.pending <= _NEAR else []
+            if near and _wait_notified(results, near, min(left, _NOTIFIED_SECONDS)):
                 pause = _FIRST_POLL_SECONDS
             else:
                 time.sleep(min(pause, left))
                 pause = min(2 * pause, _LAST_POLL_SECONDS)
 
 
-def _wait_notified(groups: Groups, results: Results, id: UUID, seconds: float) -> bool:
-    """Wait for the ends of the pending jobs. Returns whether there were any."""
-    left = list(_pending(groups, id))
+def _wait_notified(results: Results, pending: list[UUID], seconds: float) -> bool:
+    """Wait for the ends of these jobs. Returns false if one of them is not there."""
     try:
-        if left:
-            results.wait_many(left, timeout_seconds=seconds)
+        results.wait_many(pending, timeout_seconds=seconds)
     except WaitTimedOut:
         return True
     except UnknownJob:
         # Its row was deleted by hand: maintenance will count it.
         return False
-    return bool(left)
+    return True
 
 
 def _pending(groups: Groups, id: UUID) -> Iterator[UUID]:

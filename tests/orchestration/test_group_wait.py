@@ -1,13 +1,14 @@
 """Groups waited for by a run, and their results read."""
 
 import threading
+from typing import Any
 
 import dagster as dg
 import pytest
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Done, Job, Reject, SqlQueue
-from dagster_sqlqueue.errors import UnknownGroup, WaitTimedOut
+from dagster_sqlqueue.errors import DatabaseUnavailable, UnknownGroup, WaitTimedOut
 from dagster_sqlqueue.followers import Group, Groups
 from dagster_sqlqueue.orchestration import (
     EnqueuedGroup,
@@ -100,6 +101,32 @@ def test_a_wait_is_notified_of_the_last_end(queue: SqlQueue, monkeypatch: pytest
     thread.join(PATIENCE)
     assert [group.succeeded for group in done] == [3]
     assert rows(queue, "SELECT count(*) FROM {s}.follower WHERE notify") == [(0,)]
+
+
+def test_a_wait_outlives_a_database_that_goes_away_at_any_of_its_statements(
+    queue: SqlQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = group_of(queue, 3)
+    asked: list[str] = []
+
+    def goes_away_once(name: str) -> None:
+        ask = getattr(Groups, name)
+
+        def asked_again(*given: Any, **named: Any) -> Any:
+            asked.append(name)
+            if asked.count(name) == 1:
+                raise DatabaseUnavailable("the server restarts")
+            found = ask(*given, **named)
+            if name == "members":
+                Consumer(queue, WORK, lambda job: None).drain()
+            return found
+
+        monkeypatch.setattr(Groups, name, asked_again)
+
+    goes_away_once("group")
+    goes_away_once("members")
+    assert await_group(queue, id, timeout_seconds=60).succeeded == 3
+    assert {name for name in asked if asked.count(name) > 1} == {"group", "members"}
 
 
 def test_waits_for_groups_that_are_not_there_or_not_closed(queue: SqlQueue) -> None:
