@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.errors import InvalidInput, QueueError, WrongHandler
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, QueueError, WrongHandler
 from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -254,23 +254,20 @@ def build_drain_op(
                     slots.unserved(queue, spec.name, its)
             context.log.warning("%s: ended early: %s", spec.name, summary_line(consumer.summary))
             raise
-        slots.served(queue, spec.name, slot.covered or None)
+        # All work is done, and a database that goes away now is no failure of the run.
+        with contextlib.suppress(DatabaseUnavailable):
+            slots.served(queue, spec.name, slot.covered or None)
         if summary.buried:
             context.log.warning("%s: %s", spec.name, buried_warning(summary))
         context.log.info("%s: %s", spec.name, summary_line(summary))
         if asset_key is not None and summary.succeeded + summary.failed + summary.cancelled:
-            context.log_event(
-                dg.AssetMaterialization(
-                    asset_key,
-                    metadata=current_page_metadata(
-                        queue,
-                        spec.name,
-                        links_in_run(context, spec.name),
-                        leased=0 if transactional else claims.most,
-                    )
-                    | now_link(asset_key),
-                )
-            )
+            links, leased = links_in_run(context, spec.name), 0 if transactional else claims.most
+            try:
+                metadata = current_page_metadata(queue, spec.name, links, leased=leased)
+            except DatabaseUnavailable as error:
+                context.log.warning("%s: the queue's page is left to the next tick or run: %s", spec.name, error)
+            else:
+                context.log_event(dg.AssetMaterialization(asset_key, metadata=metadata | now_link(asset_key)))
         return dg.Output(None, metadata=summary_metadata(summary))
 
     return drain

@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import dagster as dg
 import pytest
 from pydantic import BaseModel
 
 from dagster_sqlqueue import Done, Job, NewJob, QueueSpec, Sensitive, SqlQueue
+from dagster_sqlqueue.db.database import Database
+from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.orchestration import (
     QueueConsumer,
     build_claim_op,
@@ -56,6 +59,28 @@ def test_a_run_works_the_queue_off_and_says_what_it_did(
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["ready"].value == 0
+
+
+@pytest.mark.parametrize("statement", ["buckets_served", "depth"])
+def test_a_run_whose_database_goes_away_when_all_is_done_has_succeeded(
+    deployment: Deployment, consumer: QueueConsumer[Work], monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    run = Database.run
+
+    def goes_away(database: Database, name: str, parameters: Mapping[str, Any]) -> Any:
+        if name == statement:
+            raise DatabaseUnavailable("the server restarts")
+        return run(database, name, parameters)
+
+    deployment.enqueue_many(3)
+    monkeypatch.setattr(Database, "run", goes_away)
+    result = deployment.drain(consumer)
+    assert done_by(result)["succeeded"] == 3
+    entries = deployment.instance.all_logs(result.run_id)
+    left = [one.user_message for one in entries if "left to the next tick or run" in one.user_message]
+    assert left == ["work: the queue's page is left to the next tick or run: the server restarts"] * (
+        statement == "depth"
+    )
 
 
 def test_a_run_shows_no_sensitive_value(
