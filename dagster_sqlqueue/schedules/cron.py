@@ -15,6 +15,7 @@ that never moves, one stretch between two changes after the other. And it may an
 when it is asked at the second, which is in the past; such answers are left out.
 """
 
+import contextlib
 import difflib
 import zoneinfo
 from collections.abc import Iterator
@@ -85,9 +86,9 @@ class Cron:
     def after(self, moment: datetime) -> Iterator[datetime]:
         """See `Timing`."""
         minute, hour = self.expression.split()[:2]
-        if minute.startswith("*") or hour.startswith("*"):
-            return self._as_the_clock_shows(moment)
-        return self._at_fixed_times(moment)
+        as_shown = minute.startswith("*") or hour.startswith("*")
+        with contextlib.suppress(OverflowError):
+            yield from self._as_the_clock_shows(moment) if as_shown else self._at_fixed_times(moment)
 
     def _at_fixed_times(self, moment: datetime) -> Iterator[datetime]:
         for local in CronSim(self.expression, moment.astimezone(self.zone)):

@@ -138,7 +138,7 @@ class Schedules:
         starting = parameters["starting"]
         anchor = starting or now.replace(microsecond=0)
         rule = {given: parameters[given] for given in ("cron", "every_seconds", "time_zone")}
-        since = now if starting is None else max(now, starting - _JUST_BEFORE)
+        since = now if starting is None or starting <= now else starting - _JUST_BEFORE
         next_tick = next(timing_of(**rule, anchor=anchor).after(since), None)
         if next_tick is None:
             raise InvalidInput(f"the schedule would never tick after {since}; give it another rule")

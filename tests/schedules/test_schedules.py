@@ -58,6 +58,25 @@ def test_a_start_in_the_future_is_the_first_tick_of_an_interval(
     assert (past.next_tick - start) % timedelta(seconds=7) == timedelta(0)
 
 
+@pytest.mark.parametrize("rule", [{"every": 60}, {"cron": "0 * * * *"}, {"cron": "5 4 * * *"}], ids=str)
+def test_a_start_at_either_end_of_the_calendar(
+    queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work], rule: dict[str, Any]
+) -> None:
+    before = now(queue)
+    first = datetime(1, 1, 1, tzinfo=UTC)
+    assert before < schedules.put(spec, "s", Work(n=1), starting=first, **rule).next_tick < before + timedelta(days=2)
+    # By the clocks of the zone it is in the year 10000.
+    with pytest.raises(InvalidInput, match="would never tick after 9999-12-31"):
+        schedules.put(
+            spec,
+            "s",
+            Work(n=1),
+            cron="0 * * * *",
+            time_zone="Asia/Tokyo",
+            starting=datetime(9999, 12, 31, 20, tzinfo=UTC),
+        )
+
+
 def test_a_pause_is_an_outage_of_one_schedule(queue: SqlQueue, schedules: Schedules, spec: QueueSpec[Work]) -> None:
     for name in ("a", "b"):
         schedules.put(spec, name, Work(n=1), every=3_600, catch_up="all")
