@@ -276,4 +276,6 @@ def _opening(
 
 
 def _open(parameters: Mapping[str, Any], executor: Executor, ids: Sequence[UUID]) -> None:
+    # An end of what is left of an earlier task may be under way: the number of its event is taken.
+    executor.run("task_lock", {"ids": list(ids)})
     executor.run("task_open", {**parameters, "ids": list(ids), "anew": True})

@@ -5,7 +5,8 @@
 --   limit integer.
 -- Returns: one row: how many were ended; how many were read; and the last of them, where the next page begins if as
 --   many as :limit were.
--- Locks: the rows deleted; skips those that another transaction has locked.
+-- Locks: the rows deleted; skips those that another transaction has locked. Guards: a task that has another revision
+--   by then has been opened anew, with its job held again, which this statement's snapshot does not show.
 -- Plan: human_task_queue; the primary keys of the tasks, the jobs and the events. OFFSET 0 keeps the jobs a lookup by
 --   key: a join would read all of them.
 -- Roles: operator.
@@ -15,13 +16,18 @@ WITH page AS MATERIALIZED (
     WHERE t.queue = :queue AND t.job_id > CAST(:after_id AS uuid)
     ORDER BY t.job_id
     LIMIT :limit
-), lost AS MATERIALIZED (
-    SELECT t.job_id
+), seen AS MATERIALIZED (
+    SELECT t.job_id, t.revision
     FROM sqlqueue.human_task AS t
     WHERE t.job_id = ANY (ARRAY(SELECT page.job_id FROM page))
       AND NOT EXISTS (
           SELECT FROM sqlqueue.job AS j WHERE j.id = t.job_id AND j.state NOT IN ('queued', 'running') OFFSET 0
       )
+), lost AS MATERIALIZED (
+    SELECT t.job_id
+    FROM sqlqueue.human_task AS t
+    WHERE t.job_id = ANY (ARRAY(SELECT seen.job_id FROM seen))
+      AND (t.job_id, t.revision) IN (SELECT seen.job_id, seen.revision FROM seen)
     FOR UPDATE OF t SKIP LOCKED
 ), ended AS (
     DELETE FROM sqlqueue.human_task AS t
