@@ -115,9 +115,11 @@ def install(connection: "psycopg.Connection[Any]", database: Database) -> bool:
     if _state(found, schema).usable:
         return False
     # They run with the rights of their caller, which allow no more through them than on the tables directly.
-    # Those of its owner are granted by roles_grant.sql.
+    # Those of its owner are granted by roles_grant.sql. Their variables have the names of their parameters, which a database
+    # may have made an error.
     makes = (
-        f'CREATE SCHEMA IF NOT EXISTS "{pinned}"; COMMENT ON SCHEMA "{pinned}" IS \'{purpose}\';'
+        "SET LOCAL plpgsql.extra_errors = 'none';"
+        f' CREATE SCHEMA IF NOT EXISTS "{pinned}"; COMMENT ON SCHEMA "{pinned}" IS \'{purpose}\';'
         f' GRANT USAGE ON SCHEMA "{pinned}" TO PUBLIC;'
     )
     connection.execute("\n".join([makes, _in_schema(definitions(), schema)]).encode())

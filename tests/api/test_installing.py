@@ -1,12 +1,13 @@
 """What is installed where: the contract of version 1, whose schema it is, and with which rights it runs."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.db import statements
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.schema import functions
@@ -149,6 +150,24 @@ def test_a_callers_search_path_means_nothing(queue: SqlQueue, url: str, schema: 
         assert len(connection.execute(f"SELECT * FROM {schema}_v1.claim('work', 'w')".encode()).fetchall()) == 1
         assert connection.execute(b"SHOW search_path").fetchone() == (f"trap_{schema}, pg_catalog",)
         connection.execute(f"DROP SCHEMA trap_{schema} CASCADE".encode())
+
+
+def test_a_database_may_have_every_check_of_plpgsql_as_an_error(url: str, schema: str, spec: QueueSpec[Work]) -> None:
+    strict = f"{url}&options=-c%20plpgsql.extra_errors%3Dall"
+    with SqlQueue(strict, schema=schema) as queue, psycopg.connect(strict, autocommit=True) as connection:
+        queue.migrate()
+        queue.create_queue(replace(spec, ordered=True, max_attempts=1, on_poison="dead_letter"))
+        v1 = f"{schema}_v1"
+        job = connection.execute(
+            f"SELECT {v1}.enqueue('work', '{{}}', ordering_key => 'k', tags => '{{a}}')"
+        ).fetchone()
+        for more in ("", ", with_tags => '{a}'"):
+            claimed = connection.execute(f"SELECT job_id, lease_no FROM {v1}.claim('work', 'w'{more})").fetchone()
+            assert claimed is not None
+            connection.execute(f"SELECT {v1}.fail(%s, %s, 'broken')", claimed)
+            again = connection.execute(f"SELECT outcome FROM {v1}.retry('work', %s)", ([claimed[0]],)).fetchone()
+            assert (claimed[0], again) == (job and job[0], ("changed",))
+        drop(queue)
 
 
 def test_python_and_sql_meet_on_one_queue(queue: SqlQueue, spec: object) -> None:

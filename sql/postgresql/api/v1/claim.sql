@@ -399,7 +399,7 @@ BEGIN
                 IF cardinality(ids) > 0 THEN
                     clock := clock_timestamp();
                     starts := 0;
-                    FOR found IN {{grant}} LOOP
+                    FOR job IN {{grant}} LOOP
                         starts := starts + 1;
                     END LOOP;
                     rate_seconds := known.rate_seconds;

@@ -46,7 +46,7 @@ BEGIN
         PERFORM FROM ({{key_wait}}) AS waited;
     END IF;
     clock := clock_timestamp();
-    FOR found, went_back IN {{redrive}} LOOP
+    FOR found, went_back, line IN {{redrive}} LOOP
         IF went_back THEN
             changed := changed || found;
         END IF;
