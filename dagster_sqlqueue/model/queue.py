@@ -18,6 +18,8 @@ MAX_ATTEMPTS = 1_000_000
 MAX_BUCKETS = 1_024
 RETENTION_DAYS = 30
 """How long a queue keeps its finished jobs that does not say so itself."""
+MAX_RETENTION_DAYS = 36_600
+"""A hundred years: a day that lies before the database's calendar would end the maintenance of all queues."""
 
 _QUEUE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -98,7 +100,7 @@ class QueueSpec(Generic[Payload]):
         max_running_per_key: live leases of one ordering key at any moment, and also the jobs of one key that stand in
             line: what bounds how long another key's job waits. None for no limit.
         rate: starts within an interval; None for no limit.
-        retention_days: how many whole days finished jobs are kept; 0 for ever.
+        retention_days: how many whole days finished jobs are kept, at most a hundred years; 0 for ever.
 
     Raises:
         InvalidInput: a value out of range.
@@ -150,10 +152,10 @@ class QueueSpec(Generic[Payload]):
                 raise InvalidInput(
                     f"{setting} of queue {self.name!r} is {value!r}; it must be a whole number of at least 1, or None"
                 )
-        if not is_whole(self.retention_days, 0):
+        if not is_whole(self.retention_days, 0, MAX_RETENTION_DAYS):
             raise InvalidInput(
-                f"retention_days of queue {self.name!r} is {self.retention_days!r}; it must be a whole number of days, or 0"
-                " for ever"
+                f"retention_days of queue {self.name!r} is {self.retention_days!r}; it must be a whole number of days, at"
+                " most a hundred years, or 0 for ever"
             )
         object.__setattr__(self, "strategy", _one_of(Strategy, self.strategy, "strategy", self.name))
         object.__setattr__(self, "on_poison", _one_of(PoisonPolicy, self.on_poison, "on_poison", self.name))

@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.doctor import Verdict, schema_checks
 from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 from tests.gate.patience import sized
 from tests.support import Work, rows
@@ -80,12 +82,21 @@ def test_a_queue_that_says_nothing_keeps_its_jobs_for_thirty_days(queue: SqlQueu
     assert set(kept(queue)) == {("work", today - timedelta(days=30))}
 
 
-@pytest.mark.parametrize("wrong", [None, -1, 1.5, True, "30"])
+@pytest.mark.parametrize("wrong", [None, -1, 1.5, True, "30", 36_601])
 def test_a_retention_is_a_number_of_days(wrong: Any) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"retention_days of queue 'work' is .*; it must be a whole number of days, or 0"
-    ):
+    said = r"retention_days of queue 'work' is .*; it must be a whole number of days, at most a hundred years, or 0"
+    with pytest.raises(InvalidInput, match=said):
         QueueSpec("work", Work, retention_days=wrong)
+
+
+def test_the_longest_retention_keeps_nobody_from_maintaining(queue: SqlQueue, today: date) -> None:
+    retain(queue, work=36_600, mail=1)
+    archive(queue, today - timedelta(days=400))
+    archive(queue, today - timedelta(days=2), name="mail")
+    assert queue.maintain().rows_deleted == {"mail": 3}
+    assert schema_checks.retention(queue.database).verdict is Verdict.OK
+    with pytest.raises(psycopg.errors.CheckViolation):
+        rows(queue, "UPDATE {s}.queue SET retention_days = 36601 WHERE name = 'work'")
 
 
 def test_a_retention_of_zero_keeps_everything(queue: SqlQueue, today: date) -> None:

@@ -24,7 +24,7 @@ CREATE TABLE sqlqueue.queue (
     max_running_per_key integer     CHECK (max_running_per_key >= 1),
     rate_limit          integer     CHECK (rate_limit >= 1),
     rate_seconds        float8      CHECK (rate_seconds > 0 AND rate_seconds <= 3162240000),
-    retention_days      integer     NOT NULL DEFAULT 30 CHECK (retention_days >= 0),
+    retention_days      integer     NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 0 AND 36600),
     paused_at           timestamptz,
     paused_until        timestamptz CHECK (isfinite(paused_until)),
     revision            bigint      NOT NULL DEFAULT 1,
