@@ -241,6 +241,24 @@ def test_many_replace_and_insert_in_one_call(line: SqlQueue, sqlc: Caller) -> No
     assert [n for (n,) in waiting] == ([20, 30, 40] if runs == "u1" else [10, 30, 40])
 
 
+def test_arrays_may_begin_with_another_number_than_one(line: SqlQueue, sqlc: Caller) -> None:
+    ids = [uuid.UUID(int=OWN.int + n) for n in range(3)]
+    again = (
+        "SELECT {v1}.enqueue_many('work', CAST(%s AS jsonb[]), ids => CAST(%s AS uuid[]),"
+        " unique_keys => CAST(%s AS text[]), on_duplicate => 'replace')"
+    )
+    payloads = [json.dumps({"n": n}) for n in range(3)]
+    given = [f"[0:2]={{{','.join(each)}}}" for each in (map(json.dumps, payloads), map(str, ids), "abc")]
+    assert sqlc.value(again, *given) == ids
+    assert sqlc.value(again, *given) == [None] * 3
+    assert value(line, "SELECT count(*) FROM {s}.job") == 3
+    with sqlc.connection.transaction():
+        sqlc.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert "has an id of its own" in sqlc.refused(
+            "SQ004", "SELECT {v1}.enqueue_many('work', ARRAY[jsonb '{{}}'], ids => %s)", f"[0:0]={{{ids[0]}}}"
+        )
+
+
 def test_none_at_all(sqlc: Caller) -> None:
     assert sqlc.value("SELECT {v1}.enqueue_many('work', '{{}}')") == []
     sqlc.refused("SQ002", "SELECT {v1}.enqueue_many('nope', '{{}}')")

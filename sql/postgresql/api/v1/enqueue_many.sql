@@ -59,7 +59,9 @@ BEGIN
         )
         THEN 'unique_keys holds the same key twice, and one of the two would replace the other; send the last one only'
     END);
-    PERFORM sqlqueue_v1._need_newest('job', ids[1]);
+    -- Counted from 1, in one dimension: an array of PL/pgSQL may begin anywhere.
+    made := ARRAY(SELECT i.id FROM unnest(ids) WITH ORDINALITY AS i (id, no) ORDER BY i.no);
+    PERFORM sqlqueue_v1._need_newest('job', made[1]);
     -- The arrays side by side: an element by its number would be searched from the array's beginning.
     PERFORM sqlqueue_v1._check_job(
         format('row %s: ', job.no - 1), job.payload, job.run_at,
@@ -76,9 +78,11 @@ BEGIN
         PERFORM sqlqueue_v1._check_region(enqueue_many.queue, enqueue_many.region);
     END IF;
     -- A microsecond later each: by their ids they are in the order of the payloads.
-    made := COALESCE(ids, ARRAY(
-        SELECT sqlqueue_v1._new_id(began + n * interval '1 microsecond') FROM generate_series(1, jobs) AS n ORDER BY n
-    ));
+    IF ids IS NULL THEN
+        made := ARRAY(
+            SELECT sqlqueue_v1._new_id(began + n * interval '1 microsecond') FROM generate_series(1, jobs) AS n ORDER BY n
+        );
+    END IF;
     RETURN (
         SELECT sqlqueue_v1._enqueue_many(
             enqueue_many.queue, made, ids IS NOT NULL, on_duplicate,
