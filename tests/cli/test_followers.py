@@ -95,6 +95,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
         ([*enqueue, "--callback", "ended:done"], "states holds 'done'; a job ends as one of 'succeeded'"),
         ([*enqueue, "--callback", "ended:"], "states holds ''"),
         ([*enqueue, "--callback", "ended", "--context", "{a"], "--context '{a' is not JSON"),
+        ([*enqueue, "--callback", "ended", "--context", "[" * 60_000], "is not JSON:"),
         ([*enqueue, "--context", "1"], "there is no --callback"),
         ([*enqueue, "--merge", "--replace"], "--replace cannot be combined with --merge"),
         ([*enqueue, "--group", "g"], "--group 'g' is not a group's id"),

@@ -1,6 +1,5 @@
 """The commands that follow jobs to their end: `follow`, and a group: `group open`, `add`, `close`, `list`, `show`."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -66,10 +65,7 @@ def callbacks_of(texts: Sequence[str] | None, context: str | None) -> list[Callb
     """
     if context is not None and not texts:
         raise InvalidInput("--context is passed to callbacks, and there is no --callback")
-    try:
-        found = None if context is None else json.loads(context)
-    except ValueError as error:
-        raise InvalidInput(f"--context {context!r:.200} is not JSON: {error}") from None
+    found = options.kept("--context", context, None, options.json_value)
     made = []
     for text in texts or ():
         queue, colon, states = text.partition(":")

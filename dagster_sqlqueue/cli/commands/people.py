@@ -220,10 +220,7 @@ def submit(
 
     Example: sqlqueue people submit 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --operator anna --result '{"paid": true}'
     """
-    try:
-        found = None if result is None else json.loads(result)
-    except ValueError as error:
-        raise InvalidInput(f"--result {result!r} is not JSON: {error}") from None
+    found = options.kept("--result", result, None, options.json_value)
     with session.queue() as source:
         _show(
             session,

@@ -1,10 +1,11 @@
 """Arguments and options that several commands take, and how their texts are read."""
 
+import json
 import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 from uuid import UUID
 
 import typer
@@ -118,6 +119,18 @@ def moment(option: str, text: str) -> datetime:
         return when.astimezone(UTC)
     except OverflowError:
         raise InvalidInput(f"{option} {text!r} is not within the years 1 to 9999 in UTC") from None
+
+
+def json_value(option: str, text: str) -> Any:
+    """Return any JSON value.
+
+    Raises:
+        InvalidInput: it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{option} {text!r:.200} is not JSON: {error}") from None
 
 
 def job_id(option: str, text: str) -> UUID:
