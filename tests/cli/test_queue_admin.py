@@ -64,6 +64,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
     before = queue.settings("work")
     for arguments, said in (
         (["pause", "work", "--timeout", "5"], "give --wait as well"),
+        (["pause", "work", "--until", ""], "--until '' is not a time"),
         (["pause", "work", "--wait", "--timeout", "soon"], "--timeout is 'soon'"),
         (
             ["pause", "work", "--until", "2020-01-31T08:00:00+02:00"],

@@ -64,7 +64,7 @@ def pause(
     """
     if until is not None and by is not None:
         raise InvalidInput("give one of --until and --for: when the queue resumes by itself")
-    end = options.seconds("--for", by) if by is not None else options.moment("--until", until) if until else None
+    end = options.seconds("--for", by) if by is not None else options.kept("--until", until, None, options.moment)
     limit = None if timeout is None else options.seconds("--timeout", timeout)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout says how long to wait; give --wait as well")
