@@ -215,6 +215,7 @@ def _refuses_vague_selections(cli: Cli, verb: str) -> None:
     for selection, said in (
         ([], "no jobs are selected: give ids, a condition, or --all"),
         (["--all", "--tag", "a"], "--all and --tag cannot be combined"),
+        (["--all", "--error", ""], "--all and --error cannot be combined"),
         ([_NOBODY, "--all"], "ids and --all cannot be combined"),
         ([_NOBODY, "--payload", "{}"], "ids and --payload cannot be combined"),
         (["17"], "the job '17' is not a job's id"),

@@ -139,6 +139,7 @@ def test_what_list_refuses(cli: Cli) -> None:
         (["--before", "2026-01-31"], "has no time zone"),
         (["--tag", ""], "not empty"),
         (["--error", ""], "--error is empty"),
+        (["--state", ""], "state is ''"),
         (["--limit", "0"], "greater than or equal to 1"),
     ):
         assert said in cli.refused(2, "list", "work", *options)

@@ -168,8 +168,9 @@ def _named(words: Sequence[str]) -> tuple[str | None, list[str]]:
 def _selection(
     ids: list[str] | None, state: str | None, conditions: dict[str, Any], *, everything: bool
 ) -> Selection | None:
-    given = [f"--{name.replace('_', '-')}" for name, value in conditions.items() if value]
-    given.extend(["--state"] if state else [])
+    # An empty text was given too: in a script, by a variable that is not set.
+    given = [f"--{name.replace('_', '-')}" for name, value in conditions.items() if value not in (None, [])]
+    given.extend([] if state is None else ["--state"])
     kinds = [*(["ids"] if ids else []), *(["--all"] if everything else []), *given[:1]]
     if len(kinds) > 1:
         raise InvalidInput(f"{' and '.join(kinds)} cannot be combined; give ids, conditions, or --all")
