@@ -9,6 +9,7 @@ composed of quoted identifiers by `psycopg.sql`, here, in `results` and in `publ
 
 import contextlib
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,11 @@ from dagster_sqlqueue.spark.target_table import Target
 from dagster_sqlqueue.spark.task_errors import task_errors_restored
 from dagster_sqlqueue.spark.urls import libpq
 
+logger = logging.getLogger("dagster_sqlqueue")
+
 _PREFIX = "sqlqueue_stage"
+_WAIT_MILLISECONDS = 5_000
+"""How long a stage that is to be dropped is waited for: longer than a task that Spark has killed takes to end."""
 _TASK, _ATTEMPT = "task", "attempt"
 """Columns of a stage. Those of the results are numbered in it, `c0` and so on, whatever they are called in the target."""
 
@@ -108,8 +113,8 @@ class Staged:
                 return into.rowcount
 
     def drop(self, connection: "psycopg.Connection[Any]") -> None:
-        """Remove the stage."""
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.stage))
+        """Remove the stage, or leave it to the next run of the key: see `_drop`."""
+        _drop(connection, self.stage)
 
 
 @contextlib.contextmanager
@@ -174,7 +179,7 @@ def stage(rows: DataFrame, url: str, target: Target, key: str, token: str) -> St
         except BaseException:
             # A lost connection does not hide the error; the next run of the key removes the table.
             with contextlib.suppress(psycopg.Error):
-                connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier))
+                _drop(connection, identifier)
             raise
     return Staged(
         identifier,
@@ -193,7 +198,21 @@ def sweep(queue: SqlQueue, keys: Sequence[str]) -> None:
             continue
         with queue.database.connection() as connection:
             for schema, name in left:
-                connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(schema, name)))
+                _drop(connection, sql.Identifier(schema, name))
+
+
+def _drop(connection: "psycopg.Connection[Any]", stage: sql.Identifier) -> None:
+    """Drop a stage, unless another session goes on using it: a task that hangs in its COPY, whose attempt was not accepted,
+    or a dump of the database. Neither keeps a publication, or the next run of the key, waiting for its end.
+    """
+    try:
+        with connection.transaction():
+            ((before,),) = connection.execute("SELECT current_setting('lock_timeout')")
+            connection.execute(f"SET LOCAL lock_timeout = {_WAIT_MILLISECONDS}".encode())
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(stage))
+            connection.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+    except psycopg.errors.LockNotAvailable:
+        logger.warning("%s is in use by another session, the next run of its key drops it", stage.as_string(None))
 
 
 def _numbered(schema: pa.Schema) -> list[str]:

@@ -5,6 +5,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.consumer.consumer import Mode
 from dagster_sqlqueue.db.permissions import Role
 from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
-from dagster_sqlqueue.spark import result_columns
+from dagster_sqlqueue.spark import result_columns, stage_table
 from dagster_sqlqueue.spark.consume_verbs import consume
 from tests.roles.support import Staff, staffed
 from tests.spark.consuming_support import DAYS, SALES, Sale, endings, left_behind, prepare
@@ -124,6 +125,30 @@ def test_a_value_that_cannot_be_written_is_named_with_its_row(
             work.write_sql(frame, table(queue, "odd"), by_tasks=by_tasks)
     assert rows(queue, "SELECT to_regclass('{s}.odd')") == [(None,)]
     assert left_behind(queue, output) == endings(queue) == []
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_stage_that_another_session_goes_on_using_holds_up_no_publication_and_no_next_run(
+    queue: SqlQueue, session: SparkSession, url: str, output: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_table, "_WAIT_MILLISECONDS", 50)
+    frame = session.range(3).selectExpr("id AS n")
+
+    stages: set[str] = set()
+    with psycopg.connect(url, options="-c idle_in_transaction_session_timeout=30s") as hung:
+        for _ in range(2):
+            prepare(queue)
+            with consume(queue, session, SALES, key="k", mode=mode) as work:
+                work.write_sql(frame, table(queue, "kept"), by_tasks=True)
+                (stage,) = {name for (name,) in left_behind(queue, output)} - stages
+                # As an attempt of a task that hangs in its COPY.
+                hung.execute(f'INSERT INTO "{queue.database.schema}"."{stage}" (c0, task, attempt) VALUES (9, 0, -1)')
+                stages.add(stage)
+        assert {name for (name,) in left_behind(queue, output)} == stages
+    prepare(queue)
+    with consume(queue, None, SALES, key="k"):
+        assert left_behind(queue, output) == []
+    assert rows(queue, "SELECT n FROM {s}.kept ORDER BY n") == [(n,) for n in (0, 0, 1, 1, 2, 2)]
 
 
 @pytest.mark.parametrize("made", [False, True])
