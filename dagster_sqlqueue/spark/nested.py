@@ -7,7 +7,7 @@ taken in their ISO form only.
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
 from typing import Any
@@ -19,6 +19,8 @@ from dagster_sqlqueue.spark import kinds
 _WHOLE = re.compile(kinds.WHOLE)
 _NUMBER = re.compile(kinds.NUMBER)
 _MOMENT = re.compile(f"{kinds.DAY}([T ]{kinds.TIME}{kinds.ZONE})?")
+_FINE = re.compile(r"\.[0-9]{7,9}")
+"""A fraction of a second that has to be rounded."""
 _YES, _NO = ("t", "true", "y", "yes", "on", "1"), ("f", "false", "n", "no", "off", "0")
 _SPECIAL = ("nan", "infinity", "-infinity")
 _LONGEST = 400
@@ -115,6 +117,9 @@ def _moment(text: str) -> datetime:
     found = datetime.fromisoformat(
         text[:10] + text[10:].upper().replace(" Z", "Z").replace(" +", "+").replace(" -", "-")
     )
+    if fine := _FINE.search(text):
+        # Python cuts what is less than a microsecond; the database rounds.
+        found = found.replace(microsecond=0) + timedelta(microseconds=round(float(fine[0]) * 1_000_000))
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 

@@ -154,9 +154,9 @@ def test_a_nested_type_is_read_as_spark_writes_it(given: str, kind: str | None) 
             "timestamp",
             {
                 f'"2013-01-31{at}"': datetime(2013, 1, 31, 12, tzinfo=UTC)
-                for at in ("T12:00:00Z", "T07:00-05", " 12:00 +00:00")
+                for at in ("T12:00:00Z", "T07:00-05", " 12:00 +00:00", "T11:59:59.9999996Z", "T12:00:00.000000499Z")
             },
-            ['"2013-01-31T25:00:00Z"', '"noon"', '"9999-12-31T23:00:00-14:00"'],
+            ['"2013-01-31T25:00:00Z"', '"noon"', '"9999-12-31T23:00:00-14:00"', '"9999-12-31T23:59:59.9999999Z"'],
         ),
     ],
 )
@@ -168,6 +168,18 @@ def test_values_in_a_list_are_cast_as_columns_are(kind: str, good: dict[str, Any
         assert nested.parse(f"[{text}]", f"array<{kind}>", lenient=True) == [None]
         with pytest.raises(nested.Unfit, match=r"\[0\] is .*, which is not "):
             nested.parse(f"[{text}]", f"array<{kind}>", lenient=False)
+
+
+def test_fractions_of_a_microsecond_are_rounded_as_the_database_rounds_them(queue: SqlQueue) -> None:
+    texts = [
+        f"2013-01-31T23:59:59{digits}+05:30" for digits in (".1234564", ".1234565", ".12345650", ".999999500", ".4")
+    ]
+    moments = rows(
+        queue,
+        "SELECT CAST(t AS timestamptz) FROM unnest(CAST(%s AS text[])) WITH ORDINALITY AS u (t, n) ORDER BY n",
+        texts,
+    )
+    assert nested.parse(json.dumps(texts), "array<timestamp>", lenient=False) == [at for (at,) in moments]
 
 
 @pytest.mark.parametrize("kind", ["array<string>", "array<array<bigint>>"])
