@@ -50,7 +50,8 @@ def payload_schema(model: type[BaseModel]) -> str:
 
     Columns have the names of the fields in the JSON: their alias, if they have one. `str`, `UUID`, `time` and
     `timedelta` become string; `int` bigint; `float` double; `bool` boolean; `Decimal` decimal(38,18), or what its
-    `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC).
+    `max_digits` and `decimal_places` say; `date` date; `datetime` timestamp (one without a zone is taken for UTC), or both
+    double where the model's `ser_json_temporal` makes numbers of them.
     Enums and literals are of the type of their values. Lists and sets become array, dicts map, models struct; the string of
     their JSON become those of `Any`, of a union of several types, or with serializers of their own, models that contain
     themselves, dataclasses, and `Json`. A field with a serializer of its own is a string, unless the serializer is annotated
@@ -103,7 +104,14 @@ def _of_field(model: type[BaseModel], name: str, field: FieldInfo, within: tuple
     if own := next((one for one in decorators if name in one.info.fields or "*" in one.info.fields), None):
         said: Any = own.info.return_type
         return _written(_return_type(own.func) if said is PydanticUndefined else said)
-    return _kind(field.annotation, field.metadata, within) or _by_json_schema(field)
+    return _dumped(_kind(field.annotation, field.metadata, within) or _by_json_schema(field), within)
+
+
+def _dumped(kind: str | None, within: tuple[type, ...]) -> str | None:
+    """Return the type of a value in the JSON of the innermost model, which may write dates and moments as numbers."""
+    settings = getattr(within[-1], "model_config", {}) if within else {}
+    numbers = settings.get("ser_json_temporal", "iso8601") != "iso8601"
+    return "double" if numbers and kind in _TEXT_KINDS.values() else kind
 
 
 def _return_type(function: Callable[..., Any]) -> Any:
@@ -142,7 +150,7 @@ def _elements(found: type, arguments: tuple[Any, ...], within: tuple[type, ...])
         arguments = arguments[:1] if arguments[1:] == (...,) else ()
     if len(arguments) != 1 + mapping or arguments[-1] is Any:
         return "string"
-    inner = _kind(arguments[-1], (), within) or _by_annotation(arguments[-1])
+    inner = _dumped(_kind(arguments[-1], (), within) or _by_annotation(arguments[-1]), within)
     if inner is None:
         return "string"
     return f"map<string,{inner}>" if mapping else f"array<{inner}>"

@@ -230,6 +230,31 @@ def test_a_field_with_a_serializer_is_of_the_type_that_this_writes() -> None:
     }
 
 
+class Epochs(BaseModel):
+    model_config = ConfigDict(ser_json_temporal="seconds")
+
+    at: datetime
+    day: date | None = None
+    aware: AwareDatetime
+    several: list[datetime]
+    past: dict[str, PastDate] = {}
+    text: str
+    inner: Inner
+
+
+class Around(BaseModel):
+    at: datetime
+    epochs: Epochs
+
+
+def test_dates_and_moments_that_a_model_writes_as_numbers_are_numbers() -> None:
+    assert parse_ddl(payload_schema(Around)) == {
+        "at": "timestamp",
+        "epochs": "struct<at:double,day:double,aware:double,several:array<double>,past:map<string,double>,text:string,"
+        "inner:struct<n:bigint>>",
+    }
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
