@@ -70,7 +70,8 @@ class ArchiveDays(DayWork):
                     rows = self._staged(queue, made.frame, target, days[0])
                 written = outputs.TableRows(target, rows, rows.schema, self.key, ("day", dates))
                 stack.callback(written.drop)
-                with queue.database.transaction() as transaction:
+                # Around the commit too, which checks the constraints that are deferred.
+                with sinks.taking(self.table), queue.database.transaction() as transaction:
                     written.write(transaction.connection)
             if files is not None:
                 files.finish()

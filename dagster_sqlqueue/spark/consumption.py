@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID
 
+import psycopg
 import pyarrow as pa
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
@@ -329,11 +330,19 @@ class Consumption:
             InvalidInput: a table does not take its rows, or a job that was failed or retried is not of the batch.
         """
         unmoved = bool(self._moved())
-        with core.publication(
-            self.queue, *self.batches, output=self._output(), unmoved=unmoved, outcomes=self._outcomes
-        ) as transaction:
-            for one in self._outputs:
-                one.write(transaction.connection)
+        try:
+            with core.publication(
+                self.queue, *self.batches, output=self._output(), unmoved=unmoved, outcomes=self._outcomes
+            ) as transaction:
+                for one in self._outputs:
+                    one.write(transaction.connection)
+        except psycopg.IntegrityError as error:
+            # Constraints that are deferred are checked by the commit.
+            schema, table = error.diag.schema_name, error.diag.table_name
+            places = {one.target.place for one in self._outputs if isinstance(one, outputs.TableRows)}
+            if not (places and table) or (schema == self.queue.database.schema and (schema, table) not in places):
+                raise
+            raise sinks.refusal(f"{schema}.{table}", error) from error
 
     def _output(self) -> dict[str, Any]:
         return {"owner": self._mark(), "outputs": [one.place() for one in self._outputs]}

@@ -39,6 +39,15 @@ _SQL_TYPES: list[tuple[Any, str]] = [
 ]
 
 
+_REFUSALS = (
+    psycopg.ProgrammingError,
+    psycopg.DataError,
+    psycopg.IntegrityError,
+    psycopg.NotSupportedError,  # a COPY to a table with row-level security
+    psycopg.errors.ProgramLimitExceeded,  # a value that is too long for an index
+)
+
+
 class TooManyRows(InvalidInput):
     """More rows than one transaction should publish."""
 
@@ -217,11 +226,16 @@ def taking(table: str) -> Iterator[None]:
     """
     try:
         yield
-    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.IntegrityError) as error:
-        raise InvalidInput(
-            f"the table {table!r} does not take the results: {error.diag.message_primary or error}. Mend or drop it, or name"
-            " another one"
-        ) from error
+    except _REFUSALS as error:
+        raise refusal(table, error) from error
+
+
+def refusal(table: str, error: psycopg.Error) -> InvalidInput:
+    """Return the error for a table that does not take its rows."""
+    return InvalidInput(
+        f"the table {table!r} does not take the results: {error.diag.message_primary or error}. Mend or drop it, or name"
+        " another one"
+    )
 
 
 def _copy(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table) -> None:

@@ -168,6 +168,19 @@ def days(start: str = DAYS[0], **settings: Any) -> dg.DailyPartitionsDefinition:
     return dg.DailyPartitionsDefinition(start_date=start, timezone=ZONE, **settings)
 
 
+def test_a_table_that_refuses_the_rows_in_the_end_is_named_and_has_those_of_before(
+    queue: SqlQueue, session: SparkSession, run: Run
+) -> None:
+    fill(queue)
+    assert run(DAYS[1]).success
+    rows(queue, "CREATE TABLE {s}.accounts_of (account text PRIMARY KEY)")
+    rows(queue, "INSERT INTO {s}.accounts_of SELECT account FROM {s}.sizes")
+    foreign = "FOREIGN KEY (account) REFERENCES {s}.accounts_of DEFERRABLE INITIALLY DEFERRED"
+    rows(queue, f"ALTER TABLE {{s}}.sizes ADD {foreign}")
+    assert f"the table '{run.table}' does not take the results: insert or update on table" in reason(run(DAYS[2]))
+    assert run.in_table() == run.in_files() == expected(DAYS[1])
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

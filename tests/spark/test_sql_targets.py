@@ -1,5 +1,6 @@
 """Tables that results are written to: their names, rights and columns, and what is written to one of them twice."""
 
+import hashlib
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -235,6 +236,35 @@ def test_a_table_is_the_same_by_its_other_name(queue: SqlQueue, url: str) -> Non
         work.write_sql(of_days(*DAYS), "aliased", replace={"day": DAYS})
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_a_constraint_that_is_checked_at_the_end_names_its_table(queue: SqlQueue, output: Path, mode: Mode) -> None:
+    rows(queue, "CREATE TABLE {s}.accounts_of (n bigint PRIMARY KEY)")
+    rows(queue, "CREATE TABLE {s}.deferred (n bigint REFERENCES {s}.accounts_of DEFERRABLE INITIALLY DEFERRED)")
+    one = pa.table({"n": [1]})
+    prepare(queue)
+    with (
+        pytest.raises(InvalidInput, match=r"deferred' does not take the results: .*violates foreign key .*_n_fkey"),
+        consume(queue, None, SALES, key="k", mode=mode) as work,
+    ):
+        work.write_sql(one, table(queue, "deferred"))
+    assert endings(queue) == []
+    with consume(queue, None, SALES, key="k", mode=mode) as work:
+        work.write_sql(one, table(queue, "deferred"))
+        work.write_sql(one, table(queue, "accounts_of"))
+    assert rows(queue, "SELECT n FROM {s}.deferred") == [(1,)]
+
+
+def test_a_value_that_is_too_long_for_an_index_names_its_table(queue: SqlQueue) -> None:
+    prepare(queue)
+    long = "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(250))
+    with (
+        pytest.raises(InvalidInput, match="long_keys' does not take the results: index row requires"),
+        consume(queue, None, SALES, key="k") as work,
+    ):
+        work.write_sql(pa.table({"account": [long]}), table(queue, "long_keys"), key=["account"])
+    assert endings(queue) == []
+
+
 @pytest.fixture
 def staff(url: str) -> Iterator[Staff]:
     with staffed(url, SALES) as staff:
@@ -280,6 +310,12 @@ def test_a_table_of_others_takes_what_its_rights_allow_and_the_error_names_the_o
     rows(owner, f'REVOKE DELETE ON "{place}".totals FROM {user}')
     refused("Grant DELETE and SELECT on it", **replacing)
     grant("DELETE")
+    rows(owner, f'ALTER TABLE "{place}".totals ENABLE ROW LEVEL SECURITY')
+    with pytest.raises(
+        InvalidInput, match=r"totals' does not take the results: COPY FROM not supported with row-level"
+    ):
+        write()
+    rows(owner, f'ALTER TABLE "{place}".totals DISABLE ROW LEVEL SECURITY')
     refused("may not make it in schema '.*'. Make the table, or grant CREATE", name=f"{place}.others")
     refused(f"tasks cannot stage rows .* may not create tables in schema '{place}'. Grant CREATE", frame, by_tasks=True)
     # The queue's own schema does as well, where the user is its owner, say.
