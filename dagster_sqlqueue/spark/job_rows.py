@@ -4,7 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -323,6 +323,9 @@ def _plain(value: Any) -> Any:
             return [_plain(part) for part in value]
         case bytes():
             return base64.b64encode(value).decode()
+        case datetime() if (offset := value.utcoffset()) and offset % timedelta(minutes=1):
+            # Local mean time, before a zone had whole minutes: no offset of ISO 8601, and neither models nor reads take it.
+            return value.astimezone(UTC).isoformat()
         case date():  # and datetime, which is one
             return value.isoformat()
         case Decimal():

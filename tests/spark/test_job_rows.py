@@ -4,6 +4,7 @@ import json
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, cast
 
@@ -37,6 +38,7 @@ from pyspark.sql.types import (
 
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload
+from dagster_sqlqueue.spark import nested
 from dagster_sqlqueue.spark.job_rows import JobRows
 from dagster_sqlqueue.spark.payload_models import payload_models
 from tests.support import rows
@@ -92,6 +94,26 @@ def stored(model: type[BaseModel] | None, row: dict[str, Any], schema: pa.Schema
     made = JobRows("work", from_arrow_schema(schema), columns, payload_models(model).of("work"))
     ((values, *_),) = made.jobs(pa.Table.from_pylist([row], schema).to_batches(), 0)
     return cast(str, values["payload"])
+
+
+class Seen(BaseModel):
+    at: datetime
+    others: list[datetime]
+
+
+@pytest.mark.parametrize("model", [None, Seen])
+def test_a_moment_by_local_mean_time_has_an_offset_that_json_can_name(model: type[BaseModel] | None) -> None:
+    moments = [
+        datetime(1, 1, 2, tzinfo=UTC),
+        datetime(1850, 6, 1, 12, 0, 0, 250_000, UTC),
+        datetime(2013, 7, 4, tzinfo=UTC),
+    ]
+    moment = pa.timestamp("us", "Africa/Monrovia")  # -00:43:08, until 1972 -00:44:30
+    row = {"at": moments[0], "others": moments}
+    payload = json.loads(stored(model, row, pa.schema({"at": moment, "others": pa.list_(moment)})))
+    assert [datetime.fromisoformat(at) for at in payload["others"]] == moments
+    assert payload["at"] == payload["others"][0] == f"0001-01-02T00:00:00{'+00:00' if model is None else 'Z'}"
+    assert nested.parse(json.dumps(payload["others"]), "array<timestamp>", lenient=False) == moments
 
 
 class Words(BaseModel):
