@@ -233,7 +233,8 @@ class Consumption:
         self._outputs.append(outputs.staged_files(output, name, write_apart))
 
     def fail(self, jobs: Iterable[UUID | str] | DataFrame, reason: str) -> int:
-        """Send single jobs to the dead letter; the others of the batch are not touched. Takes effect with the publication.
+        """Send single jobs to the dead letter; the others of the batch are not touched. Takes effect with the publication,
+        but for jobs that `for_each_job` has reported an outcome of, which stands.
 
         Args:
             jobs: their ids, or a DataFrame with a column `id`.
@@ -245,7 +246,8 @@ class Consumption:
         return self._settle(jobs, Reject(reason))
 
     def retry(self, jobs: Iterable[UUID | str] | DataFrame, reason: str, *, after: float | None = None) -> int:
-        """Send single jobs back to the queue for another attempt. Takes effect with the publication.
+        """Send single jobs back to the queue for another attempt. Takes effect with the publication, but for jobs that
+        `for_each_job` has reported an outcome of, which stands.
 
         Args:
             jobs: their ids, or a DataFrame with a column `id`.
