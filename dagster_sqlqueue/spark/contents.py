@@ -104,7 +104,7 @@ class Held:
     """What the archive holds of one day.
 
     Attributes:
-        jobs: how many of each account; under "" where there are no accounts.
+        jobs: how many of each account; under "" those without one.
         first: when the first one of each finished.
         last: when the last one did.
     """
@@ -180,9 +180,11 @@ def held(queue: SqlQueue, about: Days, days: Sequence[str]) -> dict[str, Held]:
     parameters = {**about.parameters(days), "account_in_result": in_result, "account_path": path}
     found = {day: Held() for day in days}
     for day, account, jobs, first, last in queue.database.run("archive_by_day", parameters):
-        found[day].jobs[account or ""] = jobs
-        found[day].first[account or ""] = first
-        found[day].last[account or ""] = last
+        # Jobs without an account, and those whose account is the empty text, are counted together.
+        name, one = account or "", found[day]
+        one.jobs[name] = one.jobs.get(name, 0) + jobs
+        one.first[name] = min(first, one.first.get(name, first))
+        one.last[name] = max(last, one.last.get(name, last))
     return found
 
 

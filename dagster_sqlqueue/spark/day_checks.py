@@ -107,7 +107,7 @@ def no_account_missing(
         wrong += [
             (one.day, f"the job of {account} is in the dead letter: see its error, and redrive it") for account in dead
         ]
-        wanted = {name for name in accounts[one.day].done if held[one.day].jobs.get(name)}
+        wanted = {name for name in accounts[one.day].done if name and held[one.day].jobs.get(name)}
         expected += len(wanted)
         for name, found in one.outputs.items():
             missing = sorted(wanted - (found.accounts if found else frozenset()))

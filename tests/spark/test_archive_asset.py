@@ -124,6 +124,21 @@ def test_only_a_table_or_only_files(queue: SqlQueue, session: SparkSession, run:
     assert run.asset(output=None).get_asset_spec(dg.AssetKey("sizes")).kinds == {"spark", "postgres"}
 
 
+def test_jobs_without_an_account_and_of_an_empty_one_are_counted_and_in_no_check_of_accounts(
+    queue: SqlQueue, session: SparkSession, run: Run
+) -> None:
+    named = [{"account": "ATL"}, {"account": ""}, {"account": ""}, {}, {}, {}]
+    archive(queue, [Done({"size": 1, **payload}, at=at(9, 5 + hour)) for hour, payload in enumerate(named)])
+    asset = run.asset(lambda jobs: compute(jobs.where("account <> ''")), counted=None)
+    done = run(DAYS[0], asset=asset)
+    assert checks(done) == {"rows_in_rows_out": True, "no_account_missing": True}
+    assert run.in_table() == run.in_files() == [(date(2013, 3, 9), "ATL", 1, 1)]
+    for payload in ({"account": ""}, {}):
+        assert shown(run(DAYS[0], asset=asset, spark=False))[DAYS[0]]["unchanged"]
+        archive(queue, [Done({"size": 1, **payload}, at=at(9, 5))])
+        assert not shown(run(DAYS[0], asset=asset))[DAYS[0]]["unchanged"]
+
+
 def test_an_account_that_the_function_makes_up_is_not_looked_for_in_the_archive(
     queue: SqlQueue, session: SparkSession, run: Run
 ) -> None:
