@@ -79,6 +79,12 @@ class Heartbeat:
         self._lease.changed.set()
         if self._thread is not None:
             self._thread.join()
+        # What an error has left here is left to its lease: the heartbeat of another drain must not extend it for ever.
+        with self._lock:
+            for known in (self._held, self._lost, self._begun, self._parted, self._owed):
+                known.clear()
+            self._cancellations.clear()
+            self._may_take_until.clear()
 
     def hold(self, jobs: Sequence[ClaimedJob], *, since: float | None = None) -> None:
         """Take charge of freshly claimed jobs, beside those in hand. Those that were lost or given back stay so.

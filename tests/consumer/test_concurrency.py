@@ -15,10 +15,11 @@ import pytest
 
 from dagster_sqlqueue import Cancel, Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, SqlQueue
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from tests.gate.patience import PATIENCE
 from tests.support import Work, rows, until, value
+from tests.support.around import Around
 
 PROJECT = Path(__file__).resolve().parents[2]
 SLOTS = 4
@@ -339,3 +340,46 @@ def test_a_job_that_comes_while_the_process_is_idle_leaves_the_other_slots_free(
     monkeypatch.setattr(Claimer, "take_for_slots", take_and_enqueue)
     summary = Consumer(queue, spec, work, concurrency=2).drain()
     assert (looked, summary.claimed, summary.succeeded) == ([0], 2, 2)
+
+
+class Away(Around):
+    """Leases in a database that is away while it is said to be, for the writes of outcomes and of what is given back."""
+
+    away = False
+
+    def finish(self, *given: Any, **named: Any) -> Any:
+        self._ask()
+        return self.inner.finish(*given, **named)
+
+    def release(self, *given: Any, **named: Any) -> Any:
+        self._ask()
+        return self.inner.release(*given, **named)
+
+    def _ask(self) -> None:
+        if self.away:
+            raise DatabaseUnavailable("the database is away")
+
+
+@pytest.mark.parametrize("kind", ["threads", "async"])
+def test_a_drain_after_one_that_could_not_end_its_job_leaves_it_to_others(
+    queue: SqlQueue, spec: QueueSpec[Work], kind: str
+) -> None:
+    """Its lease is over, and the heartbeat of the next drain does not extend it."""
+    lease = 1.0
+    other = Consumer(queue, spec, lambda job: None, lease_seconds=lease)
+    queue.leases = leases = Away(queue.leases)  # type: ignore[assignment]
+
+    def meeting(n: int) -> None:
+        if n > 0:
+            # A heartbeat comes four times a lease.
+            threading.Event().wait(2 * lease)
+            until(lambda: other.drain().succeeded, "the job that the first drain could not end")
+
+    queue.enqueue(spec, Work(n=0))
+    consumer = Consumer(queue, spec, handlers(meeting)[kind], concurrency=2, lease_seconds=lease)
+    leases.away = True
+    with pytest.raises(DatabaseUnavailable):
+        consumer.drain()
+    leases.away = False
+    queue.enqueue(spec, Work(n=1))
+    assert consumer.drain().succeeded == 1
