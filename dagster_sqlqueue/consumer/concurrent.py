@@ -119,9 +119,9 @@ class SideBySide:
 
     def finish(self) -> None:
         """Wait for the jobs that are under way, and end them."""
-        self._give_back_unbegun()
         cancelled = False
         try:
+            self._give_back_unbegun()
             while self._running:
                 if self._interrupted.is_set() and not cancelled:
                     cancelled = True
@@ -135,11 +135,11 @@ class SideBySide:
         """End what ends within a lease, after an interrupt or an error. An async handler is cancelled and its job given
         back; a job whose thread goes on is left to its lease: it must not be begun while it is still worked on.
         """
-        self._give_back_unbegun()
         self.interrupt()
         deadline = time.monotonic() + self.work.patience_seconds
         threaded = self.work.caller.shape is not Shape.ASYNC
         try:
+            self._give_back_unbegun()
             while threaded and self._running and time.monotonic() < deadline:
                 self._settle(self._open().ended(1.0))
         finally:

@@ -383,3 +383,33 @@ def test_a_drain_after_one_that_could_not_end_its_job_leaves_it_to_others(
     leases.away = False
     queue.enqueue(spec, Work(n=1))
     assert consumer.drain().succeeded == 1
+
+
+@pytest.mark.parametrize("kind", ["threads", "async"])
+def test_a_drain_that_cannot_give_back_what_it_has_not_begun_leaves_nothing_to_the_next_one(
+    queue: SqlQueue, spec: QueueSpec[Work], kind: str
+) -> None:
+    go_on = threading.Event()
+    claims: list[int] = []
+
+    def meeting(n: int) -> None:
+        if len(claims) == 1:
+            queue.enqueue(spec, Work(n=1))
+            go_on.wait(PATIENCE)
+
+    def stop(jobs: Any) -> None:
+        claims.append(len(jobs))
+        if len(claims) == 2:
+            leases.away = True
+            consumer.stop()
+            threading.Timer(0.5, go_on.set).start()
+
+    queue.leases = leases = Away(queue.leases)  # type: ignore[assignment]
+    queue.enqueue(spec, Work(n=0))
+    consumer = Consumer(queue, spec, handlers(meeting)[kind], concurrency=2, on_claim=stop)
+    with pytest.raises(DatabaseUnavailable):
+        consumer.drain()
+    leases.away = False
+    consumer.stopping.clear()
+    rows(queue, "UPDATE {s}.job SET available_at = now()")
+    assert consumer.drain().succeeded == 2
