@@ -23,7 +23,7 @@ from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.lease_length import LeaseLength
-from dagster_sqlqueue.consumer.leased import Work, work_leased
+from dagster_sqlqueue.consumer.leased import PASSING, Work, work_leased
 from dagster_sqlqueue.consumer.locked_ahead import VERB as LOCK_VERB
 from dagster_sqlqueue.consumer.locked_ahead import LockedAhead
 from dagster_sqlqueue.consumer.manager import Source
@@ -35,7 +35,7 @@ from dagster_sqlqueue.consumer.start import check_side_by_side, compare_settings
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.numbers import is_number, is_seconds
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
@@ -317,7 +317,7 @@ class Consumer(Generic[Payload]):
                         self._locked_ahead.close()
                         self.summary.seconds += time.monotonic() - began
                     if self._presence is not None:
-                        with contextlib.suppress(DatabaseUnavailable):
+                        with contextlib.suppress(*PASSING):
                             self._presence.leave()
 
     def work_batch(self, *, ahead_until: float | None = 0.0) -> int:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
+from dagster_sqlqueue.db.driver_errors import TIMED_OUT
 from dagster_sqlqueue.errors import DatabaseUnavailable, LeaseLost
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.complete import lost
 from dagster_sqlqueue.queue.leases import Leases
+from dagster_sqlqueue.queue.odd_jobs import first_line
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -50,7 +52,7 @@ class Reporter:
         """Note how far a job is. May be called from any thread.
 
         Raises:
-            LeaseLost: the lease has passed on. A database that is away is no reason to raise anything.
+            LeaseLost: the lease has passed on. A database that is away, or a timeout, is no reason to raise anything.
         """
         with self._lock:
             said = self.said.get(job.id)
@@ -95,5 +97,5 @@ class Reporter:
         except LeaseLost:
             said.lost, said.kept = True, None
             raise
-        except DatabaseUnavailable as error:
-            logger.warning("%s: a progress could not be written: %s", said.job.queue, error)
+        except (DatabaseUnavailable, *TIMED_OUT) as error:
+            logger.warning("%s: a progress could not be written: %s", said.job.queue, first_line(error))

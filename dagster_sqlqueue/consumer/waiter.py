@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
+from dagster_sqlqueue.db.driver_errors import TIMED_OUT
 from dagster_sqlqueue.db.listener import RECONNECT_SECONDS, Listener
 from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
+from dagster_sqlqueue.queue.odd_jobs import first_line
 
 REGISTERED_SECONDS = 60.0
 """How long a waiter is known after it last said so."""
@@ -114,7 +116,7 @@ class Waiter:
         self._listener.close()
         self._known_until = 0.0
         # A user who may not leave could not register either.
-        with contextlib.suppress(DatabaseUnavailable, AccessRefused):
+        with contextlib.suppress(DatabaseUnavailable, AccessRefused, *TIMED_OUT):
             self._catalog.database.run("waiter_leave", {"queue": self._queue, "worker": self._worker})
 
     def wake(self) -> None:
@@ -249,8 +251,8 @@ class Waiter:
             return
         try:
             self._register()
-        except DatabaseUnavailable as error:
-            self._listener.lose(str(error))
+        except (DatabaseUnavailable, *TIMED_OUT) as error:
+            self._listener.lose(first_line(error))
 
     def _register(self) -> None:
         parameters = {"queue": self._queue, "worker": self._worker, "seconds": REGISTERED_SECONDS}
