@@ -87,9 +87,10 @@ def in_table(
     """
     name = sql.SQL("NULL") if account is None else sql.SQL("CAST({} AS text)").format(sql.Identifier(account))
     total = sql.SQL("NULL") if counted is None else sql.SQL("CAST(sum({}) AS bigint)").format(sql.Identifier(counted))
-    query = sql.SQL("SELECT CAST(day AS text), {}, count(*), {} FROM {} WHERE day = ANY(%s) GROUP BY 1, 2").format(
-        name, total, table_identifier(table)
-    )
+    # Of a table that others made the column may be a timestamp; and a date's text is as the role's datestyle says.
+    query = sql.SQL(
+        "SELECT to_char(day, 'YYYY-MM-DD'), {}, count(*), {} FROM {} WHERE day = ANY(%s) GROUP BY 1, 2"
+    ).format(name, total, table_identifier(table))
     try:
         asked = {"table_name": table_identifier(table).as_string(None), "schema_name": None}
         ((there, *_),) = queue.database.run("spark_output_table", asked)

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
+from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.orchestration import queue_asset_key
@@ -137,6 +138,19 @@ def test_jobs_without_an_account_and_of_an_empty_one_are_counted_and_in_no_check
         assert shown(run(DAYS[0], asset=asset, spark=False))[DAYS[0]]["unchanged"]
         archive(queue, [Done({"size": 1, **payload}, at=at(9, 5))])
         assert not shown(run(DAYS[0], asset=asset))[DAYS[0]]["unchanged"]
+
+
+def test_a_table_whose_days_are_moments_is_read_by_a_role_that_writes_dates_otherwise(
+    queue: SqlQueue, session: SparkSession, url: str, output: Path, instance: dg.DagsterInstance
+) -> None:
+    fill(queue)
+    rows(queue, "CREATE TABLE {s}.sizes (day timestamp, account text, jobs bigint, size bigint)")
+    german = make_url(url).update_query_dict({"options": "-c datestyle=German"}).render_as_string(hide_password=False)
+    run = Run(queue, german, output, instance)
+    done = run(DAYS[1])
+    assert checks(done) == {"rows_in_rows_out": True, "no_account_missing": True}
+    assert shown(run(DAYS[1], spark=False))[DAYS[1]]["unchanged"]
+    assert [(at.date(), *row) for at, *row in run.in_table()] == run.in_files() == expected(DAYS[1])
 
 
 def test_an_account_that_the_function_makes_up_is_not_looked_for_in_the_archive(
