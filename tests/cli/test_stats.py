@@ -10,11 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState
+from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import PROJECT, Cli
 from tests.gate.patience import PATIENCE
+from tests.support import Work, rows
 
 _RATES = ("in_per_minute", "in_per_minute_of_hour", "out_per_minute", "out_per_minute_of_hour")
 
@@ -90,6 +92,20 @@ def test_watch_repeats_so_many_times(cli: Cli) -> None:
     shown = cli.run("stats", "work", *options)
     assert shown.exit_code == 0
     assert shown.stdout.count("queue work\n") == 3
+
+
+def test_a_queue_that_goes_meanwhile_is_left_out(cli: Cli, queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.create_queue(QueueSpec("replies", Work))
+    queues = SqlQueue.queues
+
+    def gone(source: SqlQueue) -> list[QueueSettings]:
+        found = queues(source)
+        rows(queue, "DELETE FROM {s}.bucket WHERE queue = 'replies'")
+        rows(queue, "DELETE FROM {s}.queue WHERE name = 'replies'")
+        return found
+
+    monkeypatch.setattr(SqlQueue, "queues", gone)
+    assert [row["queue"] for row in cli.json("stats")] == ["work"]
 
 
 def test_watch_draws_a_terminal_anew(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

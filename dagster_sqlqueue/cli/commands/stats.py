@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.input import completion, options
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import InvalidInput, UnknownQueue
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
@@ -96,8 +96,14 @@ def stats(
 
 
 def _read_stats(source: "SqlQueue", queue: str | None) -> "list[QueueStats]":
-    names = [queue] if queue else [settings.name for settings in source.queues()]
-    return [source.stats(name) for name in names]
+    if queue is not None:
+        return [source.stats(queue)]
+    found = []
+    for settings in source.queues():
+        # One for replies may be gone by now.
+        with suppress(UnknownQueue):
+            found.append(source.stats(settings.name))
+    return found
 
 
 @contextmanager
