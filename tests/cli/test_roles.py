@@ -75,6 +75,19 @@ def test_members_are_named(staff: Staff, cli: Cli) -> None:
     )
 
 
+def test_a_producer_fills_a_group_that_it_may_not_read(staff: Staff, cli: Cli) -> None:
+    producer = _as(staff, Role.PRODUCER)
+    opened = producer.run("group", "open", "--callback", "work")
+    assert opened.exit_code == 0, opened.stderr
+    group = opened.stdout.split()[-1]
+    job = cli.json("enqueue", "work", '{"n": 1}')["id"]
+    assert producer.run("group", "add", group, job).stdout == f"added jobs to group {group}\n"
+    assert producer.json("group", "close", group) == {"id": group}
+    found = cli.json("group", "show", group)
+    assert (found["members"], found["queue"]) == (1, "work")
+    assert found["closed_at"] is not None
+
+
 def test_what_a_dba_runs_is_printed_without_a_database(url: str, schema: str) -> None:
     naked = Cli({"SQLQUEUE_URL": "postgresql://nobody@127.0.0.1:1/nothing", "SQLQUEUE_SCHEMA": schema})
     printed = naked.run("migrate", "--roles", "--print")

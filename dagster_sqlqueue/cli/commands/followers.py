@@ -12,11 +12,12 @@ from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Limit
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
-from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.errors import AccessRefused, InvalidInput
 from dagster_sqlqueue.followers.model import ALL_STATES, Callback
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.followers import Follower, Group
+    from dagster_sqlqueue.queue import SqlQueue
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 Context = Annotated[
@@ -131,9 +132,9 @@ def open_group(
     own = None if own_id is None else group_id("--id", own_id)
     with session.queue() as source:
         made = followers.Groups(source).open(given[0] if given else None, id=own)
-        found = followers.Groups(source).group(made)
+        found = _read(source, made)
     if session.as_json:
-        render.emit_json(asdict(found))
+        _report(session, made, found, "opened")
     else:
         render.say(f"opened group {made}")
 
@@ -150,8 +151,8 @@ def add(
     id = group_id("the group", group)
     with session.queue() as source:
         followers.Groups(source).add(id, [options.job_id("the job", job) for job in jobs])
-        found = followers.Groups(source).group(id)
-    _report(session, found)
+        found = _read(source, id)
+    _report(session, id, found, "added jobs to")
 
 
 def close(session: Session, group: GroupId) -> None:
@@ -162,8 +163,8 @@ def close(session: Session, group: GroupId) -> None:
     id = group_id("the group", group)
     with session.queue() as source:
         followers.Groups(source).close(id)
-        found = followers.Groups(source).group(id)
-    _report(session, found)
+        found = _read(source, id)
+    _report(session, id, found, "closed")
 
 
 def list_groups(session: Session, limit: Limit = 50) -> None:
@@ -258,11 +259,19 @@ def group_id(option: str, text: str) -> UUID:
         ) from None
 
 
-def _report(session: Session, group: "Group") -> None:
+def _read(source: "SqlQueue", group: UUID) -> "Group | None":
+    """Return a group as it is now; None if the user may not see it, as a producer, who may fill it."""
+    try:
+        return followers.Groups(source).group(group)
+    except AccessRefused:
+        return None
+
+
+def _report(session: Session, id: UUID, group: "Group | None", done: str) -> None:
     if session.as_json:
-        render.emit_json(asdict(group))
+        render.emit_json({"id": id} if group is None else asdict(group))
     else:
-        render.say(_line(group))
+        render.say(f"{done} group {id}" if group is None else _line(group))
 
 
 def _line(group: "Group") -> str:
