@@ -15,6 +15,7 @@ from dagster_sqlqueue.followers.base import FollowerVerbs
 from dagster_sqlqueue.followers.follow import follow
 from dagster_sqlqueue.followers.insert import queues_of, wishes_of
 from dagster_sqlqueue.followers.model import Callback, FollowerRow, called_back
+from dagster_sqlqueue.queue.selection import job_id as checked_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,12 @@ class AttachmentVerbs(FollowerVerbs):
         return job_id in done.live
 
     def of(self, job_id: UUID) -> list[Follower]:
-        """Who follows a live job, and of which groups it is a member."""
-        return [Follower(*row) for row in self.database.run("followers_of", {"id": job_id})]
+        """Who follows a live job, and of which groups it is a member.
+
+        Raises:
+            InvalidInput: this is no job id.
+        """
+        return [Follower(*row) for row in self.database.run("followers_of", {"id": checked_id(job_id)})]
 
 
 def _rows(job_id: UUID, callbacks: Iterable[Callback] | Callback) -> tuple[list[FollowerRow], list[str]]:

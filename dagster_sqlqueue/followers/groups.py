@@ -103,10 +103,12 @@ class Groups(FollowerVerbs):
         A closed one stays so.
 
         Raises:
+            InvalidInput: this is no id.
             UnknownGroup: there is none of that id.
         """
         check_connection(connection, "aclose")
-        self._within(lambda executor: drive(_close(group), executor), connection)
+        id = _id(group)
+        self._within(lambda executor: drive(_close(id), executor), connection)
 
     async def aopen(
         self,
@@ -141,19 +143,22 @@ class Groups(FollowerVerbs):
         """`close` in the transaction of an asynchronous psycopg connection.
 
         Raises:
+            InvalidInput: this is no id.
             UnknownGroup: there is none of that id.
         """
         transaction = self.database.awaited(connection)
+        id = _id(group)
         async with self._ablock(transaction, ()):
-            await adrive(_close(group), transaction)
+            await adrive(_close(id), transaction)
 
     def group(self, id: UUID) -> Group:
         """A group as it is now.
 
         Raises:
+            InvalidInput: this is no id.
             UnknownGroup: there is none of that id.
         """
-        rows = self.database.run("group", {"id": id})
+        rows = self.database.run("group", {"id": _id(id)})
         if not rows:
             raise _unknown(id)
         return _group_of(rows[0])
@@ -185,7 +190,7 @@ class Groups(FollowerVerbs):
             UnknownGroup: there is none of that id.
         """
         wanted = None if states is None else list(checked_states(list(states)))
-        parameters = {"id": group, "states": wanted, "after": after, "limit": _limited(limit)}
+        parameters = {"id": _id(group), "states": wanted, "after": _id(after), "limit": _limited(limit)}
         rows = self.database.run("group_members", parameters)
         if not rows:
             self.group(group)
@@ -218,7 +223,21 @@ def _close(group: UUID) -> Steps[None]:
         raise _unknown(group)
 
 
+def _id(given: object) -> UUID:
+    """The id, also if its text was given."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        if isinstance(given, str):
+            return UUID(given)
+    except ValueError:
+        pass
+    raise InvalidInput(f"{given!r:.100} is no id; give a uuid.UUID")
+
+
 def _ids(group: UUID, jobs: Iterable[UUID]) -> list[UUID]:
+    if isinstance(jobs, UUID | str):
+        raise InvalidInput(f"{jobs!r:.100} is not several ids; give a list of them")
     ids = list(jobs)
     for given in (group, *ids):
         if not isinstance(given, UUID):

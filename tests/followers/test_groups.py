@@ -254,6 +254,16 @@ def test_what_is_refused(queue: SqlQueue, spec: QueueSpec[Work], followers: Foll
     group = groups.open()
     with pytest.raises(InvalidInput, match="'x' is no id"):
         groups.add(group, ["x"])  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="is not several ids"):
+        groups.add(group, unknown)  # type: ignore[arg-type]
+    bad: Any
+    for bad in ("x", None, 5):
+        for call in (groups.close, groups.group, groups.members, lambda bad: groups.members(group, after=bad)):
+            with pytest.raises(InvalidInput, match=f"{bad!r} is no id"):
+                call(bad)
+        with pytest.raises(InvalidInput, match=f"{bad!r} is no job id"):
+            followers.of(bad)
+    assert groups.group(str(group)).id == group  # type: ignore[arg-type]
     with pytest.raises(UnknownJob):
         groups.add(group, [unknown])
     for limit in (0, 10_001, True):
