@@ -35,6 +35,7 @@ _UNCALLED = {
     "unknown",  # makes an error
     "not_among",
     "matches",  # asks the database about the values it is given, and no table
+    "settings_within",  # what the verbs that read settings are made of
     "step",  # what the steps of people are made of
 }
 
