@@ -15,16 +15,14 @@ import pytest
 
 from dagster_sqlqueue import Cancel, Consumer, Done, Job, NewJob, QueueSpec, Reject, Retry, SqlQueue
 from dagster_sqlqueue.consumer.claimer import Claimer
-from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
 from tests.gate.patience import PATIENCE
 from tests.support import Work, rows, until, value
-from tests.support.around import Around
+from tests.support.meeting import handlers
 
 PROJECT = Path(__file__).resolve().parents[2]
 SLOTS = 4
-CROWD = ThreadPoolExecutor(8)
-"""Where async handlers meet: on a small machine the loop's own executor has fewer threads than jobs that are to meet."""
 
 
 def fill(queue: SqlQueue, spec: QueueSpec[Work], count: int) -> None:
@@ -33,18 +31,6 @@ def fill(queue: SqlQueue, spec: QueueSpec[Work], count: int) -> None:
 
 def running(queue: SqlQueue) -> int:
     return int(value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'running' AND available_at > now()"))
-
-
-def handlers(meeting: Callable[[int], None]) -> dict[str, Any]:
-    def plain(job: Job[Work]) -> Done:
-        meeting(job.payload.n)
-        return Done({"n": job.payload.n})
-
-    async def asynchronous(job: Job[Work]) -> Done:
-        await asyncio.get_running_loop().run_in_executor(CROWD, meeting, job.payload.n)
-        return Done({"n": job.payload.n})
-
-    return {"threads": plain, "async": asynchronous}
 
 
 @pytest.mark.parametrize("kind", ["threads", "async"])
@@ -340,76 +326,3 @@ def test_a_job_that_comes_while_the_process_is_idle_leaves_the_other_slots_free(
     monkeypatch.setattr(Claimer, "take_for_slots", take_and_enqueue)
     summary = Consumer(queue, spec, work, concurrency=2).drain()
     assert (looked, summary.claimed, summary.succeeded) == ([0], 2, 2)
-
-
-class Away(Around):
-    """Leases in a database that is away while it is said to be, for the writes of outcomes and of what is given back."""
-
-    away = False
-
-    def finish(self, *given: Any, **named: Any) -> Any:
-        self._ask()
-        return self.inner.finish(*given, **named)
-
-    def release(self, *given: Any, **named: Any) -> Any:
-        self._ask()
-        return self.inner.release(*given, **named)
-
-    def _ask(self) -> None:
-        if self.away:
-            raise DatabaseUnavailable("the database is away")
-
-
-@pytest.mark.parametrize("kind", ["threads", "async"])
-def test_a_drain_after_one_that_could_not_end_its_job_leaves_it_to_others(
-    queue: SqlQueue, spec: QueueSpec[Work], kind: str
-) -> None:
-    """Its lease is over, and the heartbeat of the next drain does not extend it."""
-    lease = 1.0
-    other = Consumer(queue, spec, lambda job: None, lease_seconds=lease)
-    queue.leases = leases = Away(queue.leases)  # type: ignore[assignment]
-
-    def meeting(n: int) -> None:
-        if n > 0:
-            # A heartbeat comes four times a lease.
-            threading.Event().wait(2 * lease)
-            until(lambda: other.drain().succeeded, "the job that the first drain could not end")
-
-    queue.enqueue(spec, Work(n=0))
-    consumer = Consumer(queue, spec, handlers(meeting)[kind], concurrency=2, lease_seconds=lease)
-    leases.away = True
-    with pytest.raises(DatabaseUnavailable):
-        consumer.drain()
-    leases.away = False
-    queue.enqueue(spec, Work(n=1))
-    assert consumer.drain().succeeded == 1
-
-
-@pytest.mark.parametrize("kind", ["threads", "async"])
-def test_a_drain_that_cannot_give_back_what_it_has_not_begun_leaves_nothing_to_the_next_one(
-    queue: SqlQueue, spec: QueueSpec[Work], kind: str
-) -> None:
-    go_on = threading.Event()
-    claims: list[int] = []
-
-    def meeting(n: int) -> None:
-        if len(claims) == 1:
-            queue.enqueue(spec, Work(n=1))
-            go_on.wait(PATIENCE)
-
-    def stop(jobs: Any) -> None:
-        claims.append(len(jobs))
-        if len(claims) == 2:
-            leases.away = True
-            consumer.stop()
-            threading.Timer(0.5, go_on.set).start()
-
-    queue.leases = leases = Away(queue.leases)  # type: ignore[assignment]
-    queue.enqueue(spec, Work(n=0))
-    consumer = Consumer(queue, spec, handlers(meeting)[kind], concurrency=2, on_claim=stop)
-    with pytest.raises(DatabaseUnavailable):
-        consumer.drain()
-    leases.away = False
-    consumer.stopping.clear()
-    rows(queue, "UPDATE {s}.job SET available_at = now()")
-    assert consumer.drain().succeeded == 2

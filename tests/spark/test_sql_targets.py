@@ -136,7 +136,7 @@ def test_a_stage_that_another_session_goes_on_using_holds_up_no_publication_and_
     frame = session.range(3).selectExpr("id AS n")
 
     stages: set[str] = set()
-    with psycopg.connect(url, options="-c idle_in_transaction_session_timeout=30s") as hung:
+    with psycopg.connect(url) as hung:
         for _ in range(2):
             prepare(queue)
             with consume(queue, session, SALES, key="k", mode=mode) as work:
