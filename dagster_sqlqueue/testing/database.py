@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from dagster_sqlqueue.db.schema_name import quote_schema
 from dagster_sqlqueue.embedded import EmbeddedPostgres
-from dagster_sqlqueue.errors import EmbeddedServerError, SchemaBusy
+from dagster_sqlqueue.errors import DatabaseUnavailable, EmbeddedServerError, SchemaBusy
 from dagster_sqlqueue.model.queue import QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema.functions import pinned_schema
@@ -68,8 +68,8 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[S
         except BaseException as error:
             try:
                 _drop(queue)
-            except SchemaBusy as busy:
-                error.add_note(str(busy))
+            except (SchemaBusy, DatabaseUnavailable) as undropped:
+                error.add_note(str(undropped))
             raise
         _drop(queue)
 
@@ -77,10 +77,10 @@ def queue_for_test(*specs: QueueSpec[Any], url: str | None = None) -> Iterator[S
 def _drop(queue: SqlQueue) -> None:
     schema = queue.database.schema
     try:
-        with queue.database.connection() as connection:
-            connection.execute(f"SET lock_timeout = '{_PATIENCE_SECONDS}s'".encode())
+        with queue.database.transaction() as transaction:
+            transaction.connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE_SECONDS}s'".encode())
             for name in (schema, pinned_schema(schema)):
-                connection.execute(f"DROP SCHEMA IF EXISTS {quote_schema(name)} CASCADE".encode())
+                transaction.connection.execute(f"DROP SCHEMA IF EXISTS {quote_schema(name)} CASCADE".encode())
     except psycopg.errors.LockNotAvailable:
         raise SchemaBusy(
             f"the schema {schema} of the test is still there: a transaction that has used its queues is open. End it, or"

@@ -15,8 +15,8 @@ def bare(spec: QueueSpec[Any], handler: Any) -> Any:
     Raises:
         InvalidInput: it was bound to another queue.
     """
-    bound = getattr(handler, "spec", None)
-    if not isinstance(bound, QueueSpec):
+    bound = _spec_of(handler)
+    if bound is None:
         return handler
     if (bound.name, bound.payload) != (spec.name, spec.payload):
         raise InvalidInput(
@@ -28,10 +28,16 @@ def bare(spec: QueueSpec[Any], handler: Any) -> Any:
 
 def settings_of(handler: Any) -> dict[str, Any]:
     """Return the arguments of a `Consumer` that a handler was bound with."""
-    if not isinstance(getattr(handler, "spec", None), QueueSpec):
+    if _spec_of(handler) is None:
         return {}
     found = {name: getattr(handler, name, None) for name in _SETTINGS}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _spec_of(handler: Any) -> "QueueSpec[Any] | None":
+    """Return the queue that a handler was bound to."""
+    spec = getattr(handler, "spec", None)
+    return spec if isinstance(spec, QueueSpec) else None
 
 
 def check_queue(queue: object) -> None:

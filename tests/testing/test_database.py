@@ -1,9 +1,11 @@
 """The queues of a test: on which database, and what is left of them."""
 
 import importlib.util
+from uuid import uuid4
 
 import psycopg
 import pytest
+from sqlalchemy.engine import make_url
 
 from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.errors import EmbeddedServerError, InvalidInput, SchemaBusy
@@ -65,6 +67,22 @@ def test_a_transaction_that_is_open_at_the_end_is_named_and_masks_no_failure(
         connection.rollback()
         for schema in left:
             connection.execute(f"DROP SCHEMA {schema}, {pinned_schema(schema)} CASCADE".encode())
+
+
+def test_a_database_that_has_gone_masks_no_failure(url: str) -> None:
+    name = f"gone_{uuid4().hex[:12]}"
+    gone = make_url(url).set(database=name).render_as_string(hide_password=False)
+
+    def use() -> None:
+        with queue_for_test(WORK, url=gone):
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+            raise KeyError("the test fails")
+
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}".encode())
+        with pytest.raises(KeyError, match="the test fails") as failed:
+            use()
+    assert name in failed.value.__notes__[0]
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
