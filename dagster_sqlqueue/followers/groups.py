@@ -17,6 +17,7 @@ from dagster_sqlqueue.followers.base import FollowerVerbs
 from dagster_sqlqueue.followers.follow import follow
 from dagster_sqlqueue.followers.insert import all_known, joining
 from dagster_sqlqueue.followers.model import Callback, checked_states, member
+from dagster_sqlqueue.model.ids import uuid_of
 from dagster_sqlqueue.model.numbers import is_whole
 
 _MOST_SHOWN = 10_000
@@ -225,14 +226,10 @@ def _close(group: UUID) -> Steps[None]:
 
 def _id(given: object) -> UUID:
     """The id, also if its text was given."""
-    if isinstance(given, UUID):
-        return given
-    try:
-        if isinstance(given, str):
-            return UUID(given)
-    except ValueError:
-        pass
-    raise InvalidInput(f"{given!r:.100} is no id; give a uuid.UUID")
+    id = uuid_of(given)
+    if id is None:
+        raise InvalidInput(f"{given!r:.100} is no id; give a uuid.UUID")
+    return id
 
 
 def _ids(group: UUID, jobs: Iterable[UUID]) -> list[UUID]:

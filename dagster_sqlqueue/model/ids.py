@@ -1,4 +1,4 @@
-"""Ids of version 7 that are always the same for the same thing, and the bucket that an id or a key belongs to. No I/O."""
+"""Ids: as callers give them, those of version 7 that are always the same for the same thing, and their buckets. No I/O."""
 
 import hashlib
 from datetime import datetime
@@ -13,6 +13,16 @@ def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
     if ordering_key is None:
         return int.from_bytes(job_id.bytes[-4:]) & 0x7FFFFFFF
     return int.from_bytes(hashlib.sha256(ordering_key.encode()).digest()[:4]) & 0x7FFFFFFF
+
+
+def uuid_of(given: object) -> UUID | None:
+    """Return an id that was given as a UUID or as the text of one; None for anything else."""
+    if isinstance(given, UUID):
+        return given
+    try:
+        return UUID(given) if isinstance(given, str) else None
+    except ValueError:
+        return None
 
 
 def stable_id(moment: datetime, text: str) -> UUID:

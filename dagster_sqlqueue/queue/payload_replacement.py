@@ -11,9 +11,9 @@ from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.payload.serialization import payload_text
 from dagster_sqlqueue.queue.decision import Decision, Decisions
-from dagster_sqlqueue.queue.redriving import REDRIVABLE, Redriving
+from dagster_sqlqueue.queue.redriving import Redriving
 from dagster_sqlqueue.queue.search import Ended
-from dagster_sqlqueue.queue.selection import Decided, Selection
+from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, Decided, Selection
 
 _ROUNDS = 5
 _VERB = "replace_payload"
@@ -61,11 +61,13 @@ class PayloadReplacement:
         with permissions.needing("redrive"):
             for _ in range(_ROUNDS):
                 decided = self._decisions.decide(spec.name, selection, decision)
-                if decided.changed or self._decisions.ended_as(spec.name, job, within) not in REDRIVABLE:
+                if decided.changed or self._decisions.ended_as(spec.name, job, within) not in REDRIVABLE_STATES:
                     break
                 # If somebody else brings it back first, it is looked for among the live ones again.
                 decided = Decided()
-                self._redriving.bring_back(spec.name, Ended([job]), REDRIVABLE, decided, payload=text, within=within)
+                self._redriving.bring_back(
+                    spec.name, Ended([job]), REDRIVABLE_STATES, decided, payload=text, within=within
+                )
                 if decided.changed or decided.skipped:
                     self._decisions.wake(spec.name, decided, within)
                     break

@@ -7,16 +7,13 @@ from dagster_sqlqueue.db.execution import Row
 from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.db.sqlalchemy_executor import SqlAlchemyExecutor
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.decision import BATCH, Decisions
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Ended, Search
-from dagster_sqlqueue.queue.selection import Decided, Selection
-
-REDRIVABLE = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
+from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, Decided, Selection
 
 
 class Redriving:
@@ -38,8 +35,8 @@ class Redriving:
         if limit is not None and not is_whole(limit, 1):
             raise InvalidInput(f"limit is {limit!r}; it must be a whole number of at least 1, or None")
         wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
-        if not wanted or set(wanted) - set(REDRIVABLE):
-            raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(REDRIVABLE)}")
+        if not wanted or set(wanted) - set(REDRIVABLE_STATES):
+            raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(REDRIVABLE_STATES)}")
         self._catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "redrive")
         with permissions.needing("redrive"):

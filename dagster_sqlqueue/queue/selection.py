@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.ids import uuid_of
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.payload.serialization import object_text
@@ -16,6 +17,7 @@ LIVE_STATES = tuple(str(state) for state in LiveState)
 ARCHIVE_STATES = tuple(str(state) for state in ArchiveState)
 WAITING_STATES = (str(LiveState.QUEUED), str(LiveState.HELD))
 DELETABLE_STATES = (*WAITING_STATES, *ARCHIVE_STATES)
+REDRIVABLE_STATES = (str(ArchiveState.FAILED), str(ArchiveState.CANCELLED))
 _CONDITIONS = ("tags", "payload", "ordering_key", "state", "error_contains", "since", "before")
 
 
@@ -188,14 +190,10 @@ def job_id(value: object) -> UUID:
     Raises:
         InvalidInput: it is neither a UUID nor the text of one.
     """
-    if isinstance(value, UUID):
-        return value
-    try:
-        if isinstance(value, str):
-            return UUID(value)
-    except ValueError:
-        pass
-    raise InvalidInput(f"{value!r} is no job id; a job's id is a UUID, such as enqueue gave it")
+    id = uuid_of(value)
+    if id is None:
+        raise InvalidInput(f"{value!r} is no job id; a job's id is a UUID, such as enqueue gave it")
+    return id
 
 
 def _sequence(name: str, values: Any) -> Sequence[Any]:

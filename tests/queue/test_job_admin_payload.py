@@ -20,8 +20,10 @@ from tests.support import Work, numbers, rows, value
 from tests.support.armed import armed, wakes
 from tests.support.decisions import (
     LATER,
+    NEW,
     ORDERED,
     PLAIN,
+    STORED,
     TWO_A_KEY,
     finish_all,
     ids,
@@ -31,9 +33,6 @@ from tests.support.decisions import (
     take,
     unchanged,
 )
-
-NEW = Work(n=77, note="new")
-STORED = {"n": 77, "note": "new"}
 
 
 def whole(queue: SqlQueue, job: UUID) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from tests.gate.patience import PATIENCE
 from tests.support import Work, asked, caller, numbers, take_time, until
 from tests.support.decisions import (
     ALL,
+    NEW,
     ORDERED,
     PLAIN,
+    STORED,
     finish_all,
     ids,
     kill,
@@ -34,8 +36,6 @@ from tests.support.decisions import (
     waiting_for_the_key,
 )
 
-NEW = Work(n=77, note="new")
-STORED = {"n": 77, "note": "new"}
 LOCATING = "SELECT j.id, j.queue, j.state, NULL FROM"
 """Part of the statement that asks for the states of jobs which others have locked."""
 

@@ -20,6 +20,10 @@ ORDERED = replace(PLAIN, ordered=True)
 TWO_A_KEY = replace(PLAIN, max_running_per_key=2)
 ALL = Selection(all=True)
 LATER = datetime.now(UTC) + timedelta(days=1)
+NEW = Work(n=77, note="new")
+"""What a payload is replaced by."""
+STORED = {"n": 77, "note": "new"}
+"""The same, as it is stored."""
 
 
 def take(queue: SqlQueue, limit: int = 100) -> list[ClaimedJob]:

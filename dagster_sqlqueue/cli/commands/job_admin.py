@@ -22,6 +22,7 @@ from dagster_sqlqueue.queue.selection import (
     DELETABLE_STATES,
     EVERYTHING,
     LIVE_STATES,
+    REDRIVABLE_STATES,
     WAITING_STATES,
     Decided,
     Selection,
@@ -30,7 +31,6 @@ from dagster_sqlqueue.queue.selection import (
 if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
-ENDED_STATES = ("failed", "cancelled")
 _MOST_PREVIEWED = 5_000
 _SHOWN = 20
 
@@ -59,7 +59,9 @@ class Verb:
 
 
 @selecting(
-    ENDED_STATES, "retry", all_jobs="All failed jobs of the queue; for cancelled ones, use --state cancelled instead"
+    REDRIVABLE_STATES,
+    "retry",
+    all_jobs="All failed jobs of the queue; for cancelled ones, use --state cancelled instead",
 )
 def retry(
     session: Session,
@@ -85,7 +87,7 @@ def retry(
     most = None if limit is None else options.whole("--limit", limit)
     if most is not None and most < 1:
         raise InvalidInput(f"--limit is {most}; it must be at least 1")
-    verb = Verb((selection.state or "failed",) if not selection.ids else ENDED_STATES, "put back")
+    verb = Verb((selection.state or "failed",) if not selection.ids else REDRIVABLE_STATES, "put back")
     decide(
         session,
         (queue, selection, dry_run),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dagster_sqlqueue.cli.commands.job_admin import ENDED_STATES, Verb, report
+from dagster_sqlqueue.cli.commands.job_admin import Verb, report
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.json_lines import parsed
 from dagster_sqlqueue.cli.input.selection import queue_of
@@ -15,7 +15,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.redaction import REDACTED, values_in
 from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.queue.selection import WAITING_STATES
+from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, WAITING_STATES
 
 _UNCHANGED = "; nothing was changed"
 
@@ -63,4 +63,4 @@ def replace_payload(
             decided = source.replace_payload(QueueSpec(its, AnyObject), id_, content, release=release)
         except InvalidInput as error:
             raise InvalidInput(f"{error}{_UNCHANGED}") from None
-    report(session, its, Verb((*WAITING_STATES, *ENDED_STATES), "replaced the payload of"), decided)
+    report(session, its, Verb((*WAITING_STATES, *REDRIVABLE_STATES), "replaced the payload of"), decided)

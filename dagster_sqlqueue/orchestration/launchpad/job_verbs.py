@@ -23,10 +23,16 @@ from dagster_sqlqueue.people.model import check_reason
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.preview import find
 from dagster_sqlqueue.queue.search import MAX_LIST
-from dagster_sqlqueue.queue.selection import DELETABLE_STATES, LIVE_STATES, Decided, JobRow, Selection
+from dagster_sqlqueue.queue.selection import (
+    DELETABLE_STATES,
+    LIVE_STATES,
+    REDRIVABLE_STATES,
+    Decided,
+    JobRow,
+    Selection,
+)
 
 _ANY = "any"
-_REDRIVABLE = ("failed", "cancelled")
 _NAMED = 10
 
 Act = Callable[[Selection], Decided]
@@ -34,7 +40,7 @@ Act = Callable[[Selection], Decided]
 
 def redrive(source: SqlQueue, config: RedriveConfig) -> Report:
     """Redrives dead letters: enqueues the same jobs again, due now, with all their attempts; the latest first."""
-    states = _REDRIVABLE if config.ids else (config.state,)
+    states = REDRIVABLE_STATES if config.ids else (config.state,)
 
     def act(selection: Selection) -> Decided:
         return source.redrive(name_of(config), selection, states=states, limit=config.limit)
