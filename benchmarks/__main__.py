@@ -40,6 +40,7 @@ SUITE = {
     "conditions": conditions.measure,
     "functions": functions.measure,
     "rivals": rivals.measure,
+    "backlog": rivals.backlog.measure,
     "limits": limits.measure,
     "pinned": pinned.measure,
     "wake": wake.measure,

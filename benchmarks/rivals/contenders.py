@@ -1,7 +1,6 @@
 """Who is measured beside whom, by which program, and what each does for a job: the duty that its figures are of."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -46,21 +45,25 @@ class Contender:
             return [str(NODE), str(packages.directory / self.program), self.option]
         return [sys.executable, "-m", f"benchmarks.rivals.{self.program}", self.option]
 
-    def version(self, packages: Packages) -> str:
-        """The version of its package."""
-        return packages.version(self.package) if self.of_node else metadata.version(self.package)
+    def shown(self, packages: Packages) -> str:
+        """Its name, with the version of its package where that is another one's."""
+        if self.ours:
+            return self.name
+        version = packages.version(self.package) if self.of_node else metadata.version(self.package)
+        return f"{self.name} ({version})"
 
+
+LEASED, TRANSACTIONAL, SIZED = "ours, leased, 100", "ours, transactional, 100", "ours, leased"
+PGMQ, PGMQ_LARGE, _PGMQ_DELETING = "pgmq, archive, 100", "pgmq, archive, 1,000", "pgmq, delete, 1,000"
 
 _FENCED = "payload validated by pydantic, handler called, outcome under a fence, archived, attempts counted"
 _UNFENCED = "payload validated by pydantic, handler called, archived; no fence, no limit of attempts"
 
 CONTENDERS = (
-    Contender("ours, leased, 100", "ours", "leased-100", "dagster-sqlqueue", f"batches of 100: {_FENCED}", ours=True),
+    Contender(LEASED, "ours", "leased-100", "dagster-sqlqueue", f"batches of 100: {_FENCED}", ours=True),
+    Contender(SIZED, "ours", "leased", "dagster-sqlqueue", f"no batch size given: {_FENCED}", bulk=False, ours=True),
     Contender(
-        "ours, leased", "ours", "leased", "dagster-sqlqueue", f"no batch size given: {_FENCED}", bulk=False, ours=True
-    ),
-    Contender(
-        "ours, transactional, 100",
+        TRANSACTIONAL,
         "ours",
         "transactional-100",
         "dagster-sqlqueue",
@@ -70,14 +73,14 @@ CONTENDERS = (
         ours=True,
     ),
     Contender(
-        "pgmq, archive, 100",
+        PGMQ,
         "pgmq",
         "archive-100",
         "pgmq",
         f"a loop of read and archive, batches of 100: {_UNFENCED}",
     ),
     Contender(
-        "pgmq, archive, 1,000",
+        PGMQ_LARGE,
         "pgmq",
         "archive-1000",
         "pgmq",
@@ -85,7 +88,7 @@ CONTENDERS = (
         bulk=False,
     ),
     Contender(
-        "pgmq, delete, 1,000",
+        _PGMQ_DELETING,
         "pgmq",
         "delete-1000",
         "pgmq",
@@ -135,4 +138,10 @@ CONTENDERS = (
     ),
 )
 
-Choice = Callable[[Contender], bool]
+RIVALS = [contender.name for contender in CONTENDERS if not contender.ours and not contender.name.startswith("bare")]
+"""Queues that are not this library."""
+
+BUT_PGMQ_DELETING = [name for name in RIVALS if name != _PGMQ_DELETING]
+
+BUT_PGMQ_LARGE = [name for name in BUT_PGMQ_DELETING if name != PGMQ_LARGE]
+"""Those without the two of pgmq by batches of 1,000."""
