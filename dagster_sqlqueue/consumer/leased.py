@@ -157,17 +157,32 @@ def while_away(
 
     Args:
         about: what is worked on, for the log.
-        seconds: how long a database that went away is waited for.
+        seconds: how long a database that went away is waited for, from the first failure on: the attempt before it may have
+            taken its time.
         stopping: ends the waiting before; None: nothing does.
         after: the errors after which there is another attempt.
     """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(after),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
-        stop=tenacity.stop_after_delay(seconds) | tenacity.stop_when_event_set(stopping or threading.Event()),
+        stop=_SinceFirstFailure(seconds) | tenacity.stop_when_event_set(stopping or threading.Event()),
         before_sleep=lambda state: logger.warning("%s: %s", about, state.outcome and state.outcome.exception()),
         reraise=True,
     )
+
+
+class _SinceFirstFailure(tenacity.stop.stop_base):
+    """Ends attempts so many seconds after the first failure."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        now = time.monotonic()
+        if retry_state.attempt_number == 1:
+            self._until = now + self._seconds
+        return now >= self._until
 
 
 Finish = Callable[[Endings], set[UUID] | None]

@@ -1,6 +1,7 @@
 """Work batches off inside transactions: claim, work and end are one whole, and a crash leaves the jobs queued."""
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from dagster_sqlqueue.consumer.locked_ahead import REFUSED_ENDS, EndsLost, Locke
 from dagster_sqlqueue.consumer.locked_call import ConnectionLost, TransactionEnded, outcome_in, spent
 from dagster_sqlqueue.consumer.settlement import Settlement, settle
 from dagster_sqlqueue.db import driver_errors
+from dagster_sqlqueue.db.driver_errors import TIMED_OUT
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import DatabaseUnavailable
 from dagster_sqlqueue.model.job import ClaimedJob
@@ -22,10 +24,14 @@ from dagster_sqlqueue.model.outcome import Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, OddJobs, despite_odd_jobs, hold_unclaimable
 
+logger = logging.getLogger("dagster_sqlqueue")
+
 _LOST = (
     "the connection that is the job's was lost twice in a row while the handler worked: a statement of its may end the"
     " session or crash the server; those before it in the batch run again"
 )
+
+_LATE = "a timeout ended the queue's own write for longer than a lease"
 
 
 def work_locked(
@@ -35,7 +41,8 @@ def work_locked(
     when it is committed.
 
     A batch that cannot be committed, because of what one of its handlers wrote, is worked off again one job at a time: the
-    job whose own transaction cannot be committed is tried again later, like one whose handler failed.
+    job whose own transaction cannot be committed is tried again later, like one whose handler failed. If it is the queue's
+    own write that a timeout ends, no attempt is spent: the job is worked off again for as long as a lease.
 
     Args:
         work: what is worked off.
@@ -49,9 +56,21 @@ def work_locked(
     """
     odd = odd or OddJobs(work.leases.database, work.spec.name)
     batches = _Batches(work, claimer, ahead)
+    try:
+        _work_patiently(batches, until, odd)
+    except TIMED_OUT as error:
+        batches.give_up_late(error)
+    batches.count(batches.hand)
+    return batches.taken or (work_locked(work, claimer, ahead, until, odd) if batches.again else 0)
+
+
+def _work_patiently(batches: "_Batches", until: float, odd: OddJobs) -> None:
+    """Work off what is due; after an error of `PASSING` again, as long as its time is not up."""
+    work = batches.work
     for attempt in work.patiently():
         with attempt:
             try:
+                batches.each_alone(batches.late)
                 work.leases.database.transact(lambda t: batches.work_off(t, until), idling=True)
             except TransactionEnded as ended:
                 batches.give_up(ended.job, str(ended))
@@ -76,8 +95,6 @@ def work_locked(
                     batches.again = True
                 else:
                     raise
-    batches.count(batches.hand)
-    return batches.taken or (work_locked(work, claimer, ahead, until, odd) if batches.again else 0)
 
 
 @dataclass(slots=True)
@@ -90,6 +107,7 @@ class _Batch:
         writes: what is to be written for them.
         delays: in how many seconds each of those that go back is due.
         ending: whether they were all handled, and what is left are the queue's own writes and the commit.
+        written: whether what is left is the commit, as far as it is known: not of writes that were sent together with it.
     """
 
     jobs: list[ClaimedJob] = field(default_factory=list)
@@ -97,6 +115,7 @@ class _Batch:
     writes: Settlement = field(default_factory=Settlement)
     delays: list[float | None] = field(default_factory=list)
     ending: bool = False
+    written: bool = False
 
     @property
     def ends_only(self) -> bool:
@@ -113,6 +132,7 @@ class _Batches:
         taken: how many jobs were taken and committed.
         again: whether nothing was taken, and there may be jobs nevertheless.
         lost_with: the job whose handler was at work when the connection was lost the last time.
+        late: jobs that are to be worked off again, because a timeout ended the queue's own write.
     """
 
     work: Work[Any]
@@ -122,6 +142,7 @@ class _Batches:
     taken: int = 0
     again: bool = False
     lost_with: UUID | None = None
+    late: list[ClaimedJob] = field(default_factory=list)
 
     def work_off(self, transaction: Transaction, until: float) -> None:
         """Work batch after batch off, as long as the ends of one and the lock of another go together."""
@@ -146,11 +167,24 @@ class _Batches:
                 self.count(self.hand)
 
     def one_by_one(self, batch: _Batch, error: Exception) -> None:
-        """Work the jobs of a batch off again, each in a transaction of its own: together they could not be committed."""
-        if len(batch.jobs) == 1 and not driver_errors.lost_a_race(error):
+        """Work the jobs of a batch off again, each in a transaction of its own: together they could not be committed.
+
+        Raises:
+            LockNotAvailable, QueryCanceled: as `each_alone`.
+        """
+        if len(batch.jobs) == 1 and not driver_errors.lost_a_race(error) and not isinstance(error, TIMED_OUT):
             self.give_up(batch.jobs[0], _uncommitted(error))
-            return
-        for job in batch.jobs:
+        else:
+            self.each_alone(batch.jobs)
+
+    def each_alone(self, jobs: list[ClaimedJob]) -> None:
+        """Work jobs off, each in a transaction of its own.
+
+        Raises:
+            LockNotAvailable, QueryCanceled: a timeout ended the queue's own write for those that are `late` now.
+        """
+        self.late, timed_out = [], None
+        for job in jobs:
             if self.work.stopping.is_set():
                 break
             self.hand = _Batch()
@@ -161,9 +195,31 @@ class _Batches:
             except REFUSED_ENDS as again:
                 if _is_lost(again) or not self.hand.ending:
                     raise
+                if isinstance(again, TIMED_OUT) and not self.hand.written:
+                    timed_out = again
+                    self.late.append(job)
+                    self.hand = _Batch()
+                    continue
                 self.give_up(job, _uncommitted(again))
             self.count(self.hand)
         self.hand = _Batch()
+        if timed_out is not None:
+            raise timed_out
+
+    def give_up_late(self, error: Exception) -> None:
+        """Spend the attempts of the jobs that are `late`. A consumer that is stopped leaves them as they were.
+
+        Args:
+            error: why they are late, or, if none is, of something else; it is raised then.
+        """
+        if not self.late:
+            raise error
+        if self.work.stopping.is_set():
+            logger.warning("%s: %d jobs were not ended: %s", self.work.spec.name, len(self.late), error)
+            return
+        for job in self.late:
+            self.give_up(job, brief(f"{_LATE}: {type(error).__name__}: {error}"))
+            self.count(self.hand)
 
     def give_up(self, job: ClaimedJob, reason: str) -> None:
         """Spend the attempt of a job whose transaction is gone, unless another consumer has taken it meanwhile."""
@@ -265,6 +321,7 @@ class _Batches:
         if writes.back or writes.aside:
             batch.delays = leases.delays(writes.back, backoff=self.work.custom_backoff)
             leases.return_locked(transaction, writes.back, writes.aside, delays=batch.delays)
+        batch.written = True
 
 
 def _uncommitted(error: Exception) -> str:
