@@ -73,16 +73,22 @@ class Work(Generic[Payload]):
         """The policy that the database does not know; None when its own holds."""
         return None if isinstance(self.spec.backoff, Backoff) else self.spec.backoff
 
-    def patiently(self) -> tenacity.Retrying:
-        """Attempts at something, as long as its time is not up, after an error of `PASSING`."""
-        return while_away(self.spec.name, self.patience_seconds, self.stopping, after=PASSING)
+    def patiently(self, *, though_stopping: bool = False) -> tenacity.Retrying:
+        """Attempts at something, as long as its time is not up, after an error of `PASSING`.
 
-    def once_back(self, error: Exception, call: Callable[[], T]) -> T:
+        Args:
+            though_stopping: also once the consumer is stopped, as for outcomes: without them the jobs would run again.
+        """
+        stopping = None if though_stopping else self.stopping
+        return while_away(self.spec.name, self.patience_seconds, stopping, after=PASSING)
+
+    def once_back(self, error: Exception, call: Callable[[], T], *, though_stopping: bool = False) -> T:
         """Call again, as long as the error is of `PASSING` and the time is not up, and return what the call returns.
 
         Args:
             error: what the first call raised, which was made without `patiently`: it costs as much as a short statement.
             call: to be made again.
+            though_stopping: as for `patiently`.
 
         Raises:
             DatabaseUnavailable, LockNotAvailable, QueryCanceled: of the last call.
@@ -94,7 +100,7 @@ class Work(Generic[Payload]):
                 raise first.pop()
             return call()
 
-        return self.patiently()(again)
+        return self.patiently(though_stopping=though_stopping)(again)
 
     def count_finished(self, endings: Endings, accepted: set[UUID] | None) -> None:
         """Count the jobs that were archived, and those whose ending was refused.
@@ -285,14 +291,15 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
 
 def finish_uncertain(work: Work[Any], endings: Endings) -> None:
     """End jobs that may have ended already: the answer to what was sent got lost, or never came."""
-    _count(work, endings, work.patiently()(partial(_finish_again, work, endings, work.leases.finish)))
+    finish_again = partial(_finish_again, work, endings, work.leases.finish)
+    _count(work, endings, work.patiently(though_stopping=True)(finish_again))
 
 
 def _finish(work: Work[Any], endings: Endings, finish: Finish) -> None:
     try:
         accepted = finish(endings)
     except PASSING as error:
-        accepted = work.once_back(error, partial(_finish_again, work, endings, finish))
+        accepted = work.once_back(error, partial(_finish_again, work, endings, finish), though_stopping=True)
     _count(work, endings, accepted)
 
 
@@ -312,10 +319,10 @@ def _accepted(work: Work[Any], jobs: Sequence[ClaimedJob], write: Callable[[], s
     try:
         accepted = write()
     except TIMED_OUT as error:
-        accepted = work.once_back(error, write)
+        accepted = work.once_back(error, write, though_stopping=True)
     except DatabaseUnavailable as error:
         # The answer got lost, and the write perhaps not.
-        work.once_back(error, write)
+        work.once_back(error, write, though_stopping=True)
         accepted = {job.id for job in jobs}
     work.count_stale([job for job in jobs if job.id not in accepted])
     return accepted

@@ -1,5 +1,6 @@
 """The drain loop: batches and buckets, leases and heartbeats, stopping."""
 
+import math
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Consumer, Done, Job, NewJob, QueueSpec, Snooze, SqlQueue
+from dagster_sqlqueue import Consumer, Done, Hold, Job, NewJob, QueueSpec, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
+from dagster_sqlqueue.model.outcome import Outcome
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, leases_go_on, make_due, own_server, rows, until, value
 from tests.support.around import Around
@@ -290,6 +292,38 @@ def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: Q
     assert (summary.succeeded, summary.snoozed, summary.stale) == (6, 4, 0)
     assert queue.archived("work", since_seconds=3_600) == {"succeeded": 6}
     assert queue.depth("work").scheduled == 4
+
+
+@pytest.mark.parametrize("concurrency", [None, 2])
+@pytest.mark.parametrize(
+    ("outcome", "left"),
+    [(None, ("succeeded", 1)), (Snooze(3_600), ("queued", 0)), (Retry("no"), ("queued", 1)), (Hold("no"), ("held", 0))],
+)
+def test_what_became_of_the_last_job_is_written_although_its_connection_is_lost_after_a_stop(
+    queue: SqlQueue,
+    spec: QueueSpec[Work],
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome | None,
+    left: tuple[str, int],
+    concurrency: int | None,
+) -> None:
+    # No connection is tested before it is used.
+    monkeypatch.setattr("dagster_sqlqueue.db.pool._TRUSTED_SECONDS", math.inf)
+    name = f"stopped {queue.database.schema}"
+
+    def handler(job: Job[Work]) -> Outcome | None:
+        consumer.stop()
+        killed = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = %s"
+        assert set(rows(queue, killed, name)) == {(True,)}
+        return outcome
+
+    queue.enqueue(spec, Work(n=1))
+    with SqlQueue(url, schema=queue.database.schema, application_name=name) as stopped:
+        consumer = Consumer(stopped, spec, handler, concurrency=concurrency)
+        summary = consumer.drain()
+    assert (summary.handled, summary.stale, summary.released) == (1, 0, 0)
+    assert rows(queue, "SELECT state, attempt FROM {s}.job_all") == [left]
 
 
 @pytest.mark.prove
