@@ -39,12 +39,20 @@ class Reservations:
         consumer = (settings.name, request.worker)
         now = time.monotonic()
         held = self._reserved.get(consumer)
+        if held is None:
+            self._forget_unused(now)
         if held is None or now >= held.until or (held.id is not None and held.jobs < request.limit):
             held = self._ask(settings, request, now)
         if held.id is not None:
             held = _Reserved(held.id, held.jobs - request.limit, now + _COUNTED_ON_SECONDS)
         self._reserved[consumer] = held
         return held.id
+
+    def _forget_unused(self, now: float) -> None:
+        """Forget what is not believed any more: each consumer has a name of its own, and is not seen to end."""
+        for consumer, held in list(self._reserved.items()):
+            if now >= held.until:
+                self._reserved.pop(consumer, None)
 
     def _ask(self, settings: QueueSettings, request: ClaimRequest, now: float) -> _Reserved:
         given = {"queue": settings.name, "revision": settings.revision, "limit": request.limit, "reservation": uuid7()}

@@ -9,10 +9,13 @@ import pytest
 from dagster_sqlqueue import QueueSpec, SqlQueue
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.queue import RateLimit
+from dagster_sqlqueue.queue import limits
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
+from dagster_sqlqueue.queue.limits import Reservations
 from tests.support import Work, rows, value
 from tests.support.cleared import cleared
+from tests.support.drained import Clock
 
 LIMIT = 100
 LIMITS = {"max_running": {"max_running": LIMIT}, "rate": {"rate": RateLimit(LIMIT, 3600.0)}}
@@ -149,3 +152,21 @@ def test_a_batch_that_is_larger_than_what_is_left_takes_no_more(limited: SqlQueu
     rows(limited, "UPDATE {s}.limit_reservation SET jobs = 1")
     assert len(next_batch(limited, jobs)) == 1
     assert value(limited, "SELECT jobs FROM {s}.limit_reservation WHERE id = %s", room) == 0
+
+
+def test_consumers_that_are_gone_are_forgotten(limited: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(limits, "time", clock)
+    reservations = Reservations(limited.database)
+    settings = limited.settings("work")
+
+    def reserved(worker: str) -> UUID | None:
+        return reservations.reservation(settings, ClaimRequest("work", limit=BATCH, worker=worker))
+
+    for no in range(2):
+        assert reserved(f"gone {no}")
+    clock.ahead = 3_600
+    mine = reserved("mine")
+    assert reserved("other") != mine
+    assert {worker for _, worker in reservations._reserved} == {"mine", "other"}
+    assert reserved("mine") == mine
