@@ -1,6 +1,7 @@
 """The state and the steps of one wait for the ends of jobs; its caller sleeps between the checks."""
 
 import contextlib
+import math
 import random
 import threading
 import time
@@ -65,7 +66,9 @@ class Wait:
         self._follows = notified
         self._lock = threading.Lock()
         self._followers: list[UUID] = []
-        self._followed_at = -_REGISTERED_SECONDS
+        # Those that later ones replace, until they are unregistered.
+        self._replaced: list[UUID] = []
+        self._followed_at = -math.inf
         self._timeout = timeout_seconds
         self._deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._away_since: float | None = None
@@ -102,14 +105,22 @@ class Wait:
         """Unregister the wait, also for a check that is still running in another thread."""
         with self._lock:
             self._follows = False
-            self._unfollow(self._followers)
+            self._replaced += self._followers
+            self._followers = []
+            self._unfollow_replaced()
 
     def _follow(self) -> None:
         """Have the database notify the ends from now on, and renew that once an hour."""
         with self._lock:
-            if not self._follows or self._database.shared or time.monotonic() - self._followed_at < _REGISTERED_SECONDS:
+            if not self._follows or self._database.shared:
                 return
-            before, self._followers = self._followers, []
+            if time.monotonic() - self._followed_at < _REGISTERED_SECONDS:
+                self._unfollow_replaced()
+                return
+            # Due until it is done: it may fail half-way.
+            self._followed_at = -math.inf
+            self._replaced += self._followers
+            self._followers = []
             for at in range(0, len(self.open), _AT_ONCE):
                 jobs = self.open[at : at + _AT_ONCE]
                 followers: list[UUID] = [uuid7() for _ in jobs]
@@ -122,13 +133,15 @@ class Wait:
                     del self._followers[-len(followers) :]
                     self._follows = False
                     return
-            self._unfollow(before)
             self._followed_at = time.monotonic()
+            self._unfollow_replaced()
 
-    def _unfollow(self, followers: Sequence[UUID]) -> None:
+    def _unfollow_replaced(self) -> None:
+        """Unregister what was replaced. If the database is away, it is left for the next call."""
         with contextlib.suppress(DatabaseUnavailable):
-            for at in range(0, len(followers), _AT_ONCE):
-                self._database.run("unfollow", {"ids": followers[at : at + _AT_ONCE]})
+            while self._replaced:
+                self._database.run("unfollow", {"ids": self._replaced[:_AT_ONCE]})
+                del self._replaced[:_AT_ONCE]
 
     def pause(self, *, listening: bool) -> float:
         """Return the seconds until the next check, if no notification comes before."""

@@ -257,3 +257,43 @@ def test_a_closed_one_still_polls(queue: SqlQueue, spec: QueueSpec[Work]) -> Non
         assert not heard(results)
         queue.complete(claim(queue))
         assert wait.result(PATIENCE).succeeded
+
+
+@pytest.mark.parametrize("lost_at", ["INSERT", "DELETE"], ids=["the new one", "the old one"])
+def test_a_renewal_that_fails_is_repeated_and_leaves_nothing(
+    queue: SqlQueue, spec: QueueSpec[Work], results: Results, monkeypatch: pytest.MonkeyPatch, lost_at: str
+) -> None:
+    ids = enqueued(queue, spec)
+    wait = waits.Wait(results.outcomes, queue.database, ids, timeout_seconds=None, notified=True)
+    assert not wait.poll()
+    assert not wait.poll()
+    ((first,),) = rows(queue, "SELECT id FROM {s}.follower")
+    with monkeypatch.context() as patched, ending_sessions(queue, lost_at):
+        patched.setattr(waits, "_REGISTERED_SECONDS", 0.0)
+        assert not wait.poll()
+    assert (first,) in rows(queue, "SELECT id FROM {s}.follower")
+    assert not wait.poll()
+    ((second,),) = rows(queue, "SELECT id FROM {s}.follower")
+    assert second != first
+    with monkeypatch.context() as patched:
+        patched.setattr(waits, "_REGISTERED_SECONDS", 0.0)
+        assert not wait.poll()
+    assert value(queue, FOLLOWERS) == 1
+    wait.unfollow()
+    assert value(queue, FOLLOWERS) == 0
+
+
+@contextlib.contextmanager
+def ending_sessions(queue: SqlQueue, event: str) -> Iterator[None]:
+    """A database that loses each connection that registers waits, or unregisters them, as long as the block runs."""
+    rows(
+        queue,
+        "CREATE FUNCTION {s}.gone() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
+    )
+    rows(queue, f"CREATE TRIGGER gone BEFORE {event} ON {{s}}.follower EXECUTE FUNCTION {{s}}.gone()")
+    try:
+        yield
+    finally:
+        rows(queue, "DROP TRIGGER gone ON {s}.follower")
+        rows(queue, "DROP FUNCTION {s}.gone")
