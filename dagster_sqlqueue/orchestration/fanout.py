@@ -197,10 +197,8 @@ def build_fanout_schedule(
         missing = [day for day in ended if day not in done]
         if not missing:
             return dg.SkipReason(f"all {len(ended)} days that have ended are fanned out")
-        # One that takes longer than that, or is in progress for ever, does no harm to another: each job is enqueued once.
-        recently = context.scheduled_execution_time - LONGEST_RUN
-        active = dg.RunsFilter(job_name=target.name, statuses=IN_PROGRESS, created_after=recently)
-        if context.instance.get_runs_count(active):
+        # One that takes longer does no harm to another: each job is enqueued once.
+        if runs_in_progress(context.instance, target.name, context.scheduled_execution_time):
             return dg.SkipReason(f"a run is fanning out already; {len(missing)} days were missing")
         # Without the days between them: what has been trimmed of those since would be enqueued again. Of several requests
         # Dagster wants run keys, which distinguish those of one tick.
@@ -237,12 +235,18 @@ def range_request(first: str, last: str, **tags: str) -> dg.RunRequest:
     )
 
 
-LONGEST_RUN = timedelta(hours=6)
+_LONGEST_RUN = timedelta(hours=6)
 """How long a run counts as in progress: without Dagster's run monitoring, one whose process died is so for ever."""
-IN_PROGRESS = [
+_IN_PROGRESS = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
+
+
+def runs_in_progress(instance: dg.DagsterInstance, job: str, now: datetime) -> int:
+    """Count the runs of a job that have not ended, without those that are so old that nothing may work on them."""
+    created_after = now - _LONGEST_RUN
+    return instance.get_runs_count(dg.RunsFilter(job_name=job, statuses=_IN_PROGRESS, created_after=created_after))

@@ -11,7 +11,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
-from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, LONGEST_RUN
+from dagster_sqlqueue.orchestration.fanout import runs_in_progress
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
@@ -76,9 +76,7 @@ def build_maintenance_schedule(
         description="Creates partitions ahead, trims by retention and removes expired rows, for every queue of the schema.",
     )
     def maintenance(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        recently = context.scheduled_execution_time - LONGEST_RUN
-        active = dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS, created_after=recently)
-        if context.instance.get_runs_count(active):
+        if runs_in_progress(context.instance, job.name, context.scheduled_execution_time):
             return dg.SkipReason("a maintenance run is active already")
         return dg.RunRequest(run_config={"ops": {f"{name}_op": {"config": {"days_ahead": days_ahead}}}})
 

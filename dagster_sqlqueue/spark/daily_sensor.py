@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.orchestration.fanout import IN_PROGRESS, DailyAccount, range_request
+from dagster_sqlqueue.orchestration.fanout import DailyAccount, range_request, runs_in_progress
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.queue import SqlQueue
@@ -91,7 +92,8 @@ def build_daily_sensor(
             return dg.SkipReason(
                 f"{spec.name}: paused since {paused_at:%Y-%m-%d %H:%M} UTC, resume it with: sqlqueue resume"
             )
-        if context.instance.get_runs_count(dg.RunsFilter(job_name=job.name, statuses=IN_PROGRESS)):
+        # One that takes longer keeps the leases of its days, and those are not requested.
+        if runs_in_progress(context.instance, job.name, datetime.now(UTC)):
             return dg.SkipReason(f"{spec.name}: a run is consuming already")
         if days[0].seen >= _CAP:
             return dg.SkipReason(f"{spec.name}: {_due(days)}; waiting for {work.events} to finish its backlog")

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.storage.runs.schema import RunsTable
 from pyspark.sql import SparkSession
 
 from dagster_sqlqueue import NewJob, SqlQueue
@@ -249,6 +250,29 @@ def test_the_sensor_starts_no_second_run(queue: SqlQueue, tick: Tick) -> None:
     assert tick().skip_message == "daily: a run is consuming already"
     tick.instance.report_run_canceled(run)
     assert isinstance(tick(), dg.RunRequest)
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
+def test_a_run_that_dagster_has_forgotten_does_not_stop_the_sensor(
+    queue: SqlQueue, tick: Tick, status: dg.DagsterRunStatus
+) -> None:
+    prepare(queue, DAYS[:2])
+    job = tick.definitions.resolve_job_def("materialize_sizes")
+    run = tick.instance.create_run_for_job(job, status=status)
+    batches.seal(
+        queue,
+        "daily",
+        f"sizes/{DAYS[0]}",
+        owner=f"run/{run.run_id}",
+        filter={"day": DAYS[0]},
+        lease_seconds=86_400,
+    )
+    assert tick().skip_message == "daily: a run is consuming already"
+    with tick.instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+        long_ago = datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=6.1)
+        connection.execute(RunsTable.update().values(create_timestamp=long_ago))
+    # Not what the other one holds, should it go on after all.
+    assert set(tick().tags.values()) == {DAYS[1]}
 
 
 def test_a_database_that_is_gone_fails_the_tick_without_its_password(
