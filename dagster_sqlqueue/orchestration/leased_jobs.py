@@ -14,14 +14,17 @@ from dagster_sqlqueue.consumer.settlement import settle
 from dagster_sqlqueue.errors import InvalidInput, InvalidPayload, UnknownVersion, UnreadablePayload
 from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload import json_text, redacted_text, serialization
 from dagster_sqlqueue.payload.redaction import scrubbed, values_in
+from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
+from dagster_sqlqueue.queue.selection import JobRow
 
 T = TypeVar("T")
 
@@ -155,7 +158,8 @@ def extended(queue: SqlQueue, jobs: Sequence[LeasedJob[T]], *, lease_seconds: fl
 def write(
     leases: Leases, settled: Sequence[tuple[LeasedJob[Any], Outcome]], backoff: BackoffPolicy | None = None
 ) -> Written:
-    """Write the outcomes of jobs, each under its fence. A job that ended before under the same lease counts as ended now.
+    """Write the outcomes of jobs, each under its fence. What was written before under the same lease counts as written now:
+    an earlier attempt of the step may have done that, and died before it returned.
 
     Args:
         leases: where the queues are.
@@ -196,12 +200,15 @@ def settle_claimed(
     if writes.back:
         delays = leases.delays(writes.back, backoff=backoff)
         requeued = leases.requeue(writes.back, delays=delays)
-        accepted |= requeued.accepted
         log_back(writes.back, delays, requeued.accepted, requeued.cancel_requested)
+        done = requeued.accepted | _returned_before(leases, writes.back, requeued.accepted)
+        accepted |= done
         for job, how in writes.back:
-            written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in requeued.accepted
+            written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in done
     if writes.aside:
         done = leases.hold(writes.aside)
+        aside = [(job, Hold(reason)) for job, reason in writes.aside]
+        done |= _returned_before(leases, aside, done)
         accepted |= done
         written.counts["held"] += len(done)
         log_aside(writes, done)
@@ -213,8 +220,30 @@ def settle_claimed(
 def _finish(leases: Leases, endings: Endings) -> set[UUID]:
     accepted = leases.finish(endings)
     refused = [job for job in endings.jobs if job.id not in accepted]
-    # An earlier attempt of the step may have ended them and died before it returned.
     return accepted | leases.ended_by_us(refused) if refused else accepted
+
+
+def _returned_before(
+    leases: Leases, returned: Sequence[tuple[ClaimedJob, Retry | Snooze | Hold]], accepted: set[UUID]
+) -> set[UUID]:
+    """Return which of the refused jobs were given back or held like this under the same lease, which nobody has claimed
+    since.
+    """
+    refused = {job.id: (job, how) for job, how in returned if job.id not in accepted}
+    rows = [JobRow(*row) for row in leases.database.run("live_rows", {"ids": list(refused)})] if refused else []
+    return {row.id for row in rows if _stands(*refused[row.id], row)}
+
+
+def _stands(job: ClaimedJob, how: Retry | Snooze | Hold, row: JobRow) -> bool:
+    if row.lease_no != job.lease_no:
+        return False
+    match how:
+        case Retry(error, _):
+            wanted = LiveState.QUEUED, job.attempt, storable_text(error)
+            return (row.state, row.attempt, row.error) == wanted
+        case Hold(reason):
+            return (row.state, row.error) == (LiveState.HELD, storable_text(reason))
+    return (row.state, row.attempt) == (LiveState.QUEUED, job.attempt - 1)
 
 
 def _check(job: object, outcome: object) -> None:

@@ -301,6 +301,11 @@ def _write(
             f" ({named}): another consumer has these jobs, or they have ended. If this happens often, give the claim more"
             " lease_seconds"
         )
+        if context.retry_number:
+            refused += (
+                f". This is attempt {context.retry_number + 1} of the step: what an earlier one wrote about a job counts as"
+                " refused here if the job was claimed since"
+            )
         if config.fail_if_stale:
             raise dg.Failure(refused, metadata=counts, allow_retries=False)
         context.log.warning("%s", refused)
