@@ -65,7 +65,9 @@ class Consumption:
 
     @property
     def settled(self) -> dict[str, int]:
-        """How many jobs `fail` and `retry` have named so far; nothing where they are none."""
+        """How many jobs `fail` and `retry` have named so far, and after the publication of how many they decided; nothing
+        where they are none.
+        """
         kinds = {"jobs_failed": Reject, "jobs_retried": Retry}
         found = {name: sum(isinstance(one, kind) for one in self._outcomes.values()) for name, kind in kinds.items()}
         return {name: count for name, count in found.items() if count}
@@ -333,6 +335,11 @@ class Consumption:
         """
         unmoved = bool(self._moved())
         try:
+            if self._outcomes:
+                for batch in self.batches:
+                    # What was reported stands.
+                    for job_id in core.outcomes(self.queue, batch):
+                        self._outcomes.pop(job_id, None)
             with core.publication(
                 self.queue, *self.batches, output=self._output(), unmoved=unmoved, outcomes=self._outcomes
             ) as transaction:

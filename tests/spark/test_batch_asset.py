@@ -9,10 +9,12 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from dagster_sqlqueue import Backoff, QueueSpec, SqlQueue
+from dagster_sqlqueue import Backoff, Done, Hold, Job, Mode, QueueSpec, SqlQueue
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.outcome import Outcome
 from dagster_sqlqueue.spark.batch_asset import sqlqueue_batch_asset
 from dagster_sqlqueue.spark.consumption import Consumption
+from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.archive_support import reason
 from tests.support import rows
 
@@ -149,3 +151,29 @@ def test_a_function_that_raises_leaves_its_partition_due(queue: SqlQueue, run: A
         made(queue, filter=None)
     wrong = made(queue, filter=lambda week: {"week": week})
     assert "names the field 'week', which Bestellung does not have" in reason(run(wrong, partition_key=WEEKS[1]))
+
+
+def paid(job: Job[Bestellung]) -> Outcome:
+    cents = sum(position.cents for position in job.payload.positionen)
+    return Done({"cents": cents}) if cents > 0 else Hold("not paid yet")
+
+
+@pytest.mark.parametrize("first", ["for_each_job", "fail"])
+def test_jobs_that_were_reported_are_not_counted_as_failed(queue: SqlQueue, run: Any, first: str) -> None:
+    for cents in (100, -5):
+        order(queue, "Köln", WEEKS[0], cents)
+
+    def both(work: Consumption, schema: str) -> None:
+        ids = [row["id"] for row in work.jobs().select("id").collect()]
+        if first == "for_each_job":
+            for_each_job(work, paid)
+            assert (work.fail(ids[:1], "too late"), work.retry(ids[1:], "too late")) == (1, 1)
+        else:
+            assert work.fail(ids, "too late") == 2
+            for_each_job(work, paid)
+
+    done = run(made(queue, both, mode=Mode.LEASED), partition_key=WEEKS[0])
+    assert done.success
+    assert shown(done) == {WEEKS[0]: {"jobs_consumed": 2}}
+    assert ended(queue) == [("succeeded", 1)]
+    assert left(queue) == [(WEEKS[0], "held", 0)]
