@@ -240,6 +240,32 @@ def test_a_stream_says_when_it_was_overtaken_by_the_trimming(queue: SqlQueue, be
     queue.trim()
 
 
+@pytest.mark.parametrize("days", [0, 3_000, 36_600])
+def test_a_stream_says_so_after_the_retention_was_raised_again(queue: SqlQueue, begin: Begin, days: int) -> None:
+    keeping(queue, 0)
+    archive(queue, done(4, at=LONG_AGO))
+    stream = begin()
+    assert stream.batch(2) == [0, 1]
+    keeping(queue, 3)
+    queue.trim()
+    keeping(queue, 2_000)
+    keeping(queue, days)
+    archive(queue, done(1, first=9, at=datetime.now(UTC)))
+    with pytest.raises(JobsTrimmed, match="or were not by an earlier retention"):
+        stream.batch(2)
+    assert begin().everything() == [[9]], "what begins now has missed nothing"
+
+
+def test_a_retention_that_was_raised_before_anything_was_trimmed_ends_no_stream(queue: SqlQueue, begin: Begin) -> None:
+    keeping(queue, 0)
+    archive(queue, done(4, at=LONG_AGO))
+    stream = begin()
+    assert stream.batch(2) == [0, 1]
+    keeping(queue, 3)
+    keeping(queue, 0)
+    assert stream.batch(2) == [2, 3]
+
+
 def test_a_batch_that_is_trimmed_before_it_is_read_says_so(queue: SqlQueue, begin: Begin) -> None:
     for options, fails in (({}, True), ({"failOnDataLoss": "false"}, False)):
         archive(queue, done(3, at=LONG_AGO))

@@ -5,8 +5,9 @@
 
 -- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or several at once up
 -- to a limit. The revision grows with every change of the settings; a claim passes the one it knows, and returns nothing
--- under another. Ended jobs are kept for retention_days whole days, for ever if that is 0. A queue is paused from paused_at
--- on, until paused_until if that is set: the two are always read together.
+-- under another. Ended jobs are kept for retention_days whole days, for ever if that is 0; kept_from is the beginning of the
+-- days that were kept last under a shorter retention than now. A queue is paused from paused_at on, until paused_until if
+-- that is set: the two are always read together.
 CREATE TABLE sqlqueue.queue (
     name                text        PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
     bucket_count        integer     NOT NULL CHECK (bucket_count BETWEEN 1 AND 1024),
@@ -25,6 +26,7 @@ CREATE TABLE sqlqueue.queue (
     rate_limit          integer     CHECK (rate_limit >= 1),
     rate_seconds        float8      CHECK (rate_seconds > 0 AND rate_seconds <= 3162240000),
     retention_days      integer     NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 0 AND 36600),
+    kept_from           timestamptz,
     paused_at           timestamptz,
     paused_until        timestamptz CHECK (isfinite(paused_until)),
     revision            bigint      NOT NULL DEFAULT 1,
@@ -33,6 +35,24 @@ CREATE TABLE sqlqueue.queue (
     CHECK ((rate_limit IS NULL) = (rate_seconds IS NULL)),
     CHECK (paused_until IS NULL OR paused_at IS NOT NULL)
 );
+
+-- Note what the retention that ends now did not keep: a longer one does not bring it back.
+CREATE FUNCTION sqlqueue.note_kept_from() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.kept_from := GREATEST(OLD.kept_from, timezone('UTC', CAST(
+        CAST(timezone('UTC', statement_timestamp()) AS date) - OLD.retention_days AS timestamp
+    )));
+    RETURN NEW;
+END
+$$;
+
+REVOKE ALL ON FUNCTION sqlqueue.note_kept_from() FROM PUBLIC;
+
+CREATE TRIGGER queue_notes_what_it_has_kept BEFORE UPDATE OF retention_days ON sqlqueue.queue
+FOR EACH ROW
+WHEN (OLD.retention_days > 0 AND (NEW.retention_days = 0 OR NEW.retention_days > OLD.retention_days))
+EXECUTE FUNCTION sqlqueue.note_kept_from();
 
 -- One row for each bucket: its region; the head hint, the moment below which nothing was claimable when a consumer last
 -- read from the very beginning, written by such sweeps and never by every claim; and the state of sensors: how many runs
