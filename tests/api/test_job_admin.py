@@ -1,5 +1,6 @@
 """The SQL functions that decide about jobs, and those that read them."""
 
+import sys
 from dataclasses import replace
 from uuid import uuid4
 
@@ -7,6 +8,7 @@ import psycopg
 import pytest
 
 from dagster_sqlqueue import SqlQueue
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.queue.selection import Selection
 from tests.api.conftest import SPEC, Caller
 from tests.support import rows
@@ -81,6 +83,27 @@ def test_peeking(line: SqlQueue, sqlc: Caller) -> None:
         sqlc.enqueue(n, "priority => %s", n)
     found = sqlc.rows("SELECT CAST(payload ->> 'n' AS int), state, priority FROM {v1}.peek('work', 3)")
     assert found == [(4, "queued", 4), (3, "queued", 3), (2, "queued", 2)]
+
+
+BLANK = [character for character in map(chr, range(1, sys.maxunicode + 1)) if not character.strip()]
+"""What Python sees as space."""
+
+
+def test_what_is_blank_in_python_is_blank_here(line: SqlQueue, sqlc: Caller) -> None:
+    assert len(BLANK) > 20
+    job = sqlc.enqueue(1)
+    ((running, lease, _),) = sqlc.claim()
+    for blank in [*BLANK, "".join(BLANK)]:
+        with pytest.raises(InvalidInput, match="the reason is"):
+            line.cancel("work", Selection(ids=[job]), reason=blank)
+        for call in ("cancel('work', ARRAY[%s], %s)", "hold_queued('work', ARRAY[%s], %s)"):
+            assert "the reason is" in sqlc.refused("SQ003", f"SELECT * FROM {{v1}}.{call}", job, blank)
+        for call in ("hold(%s, %s, %s)", "reject(%s, %s, %s)", "accept_cancel(%s, %s, %s)"):
+            assert "the reason is" in sqlc.refused("SQ003", f"SELECT {{v1}}.{call}", running, lease, blank)
+        for call in ("claim('work', %s)", "listen('work', %s)"):
+            assert "worker is empty" in sqlc.refused("SQ003", f"SELECT {{v1}}.{call}", blank)
+    assert line.job(job).state == "running"
+    assert sqlc.value("SELECT {v1}.hold(%s, %s, %s)", running, lease, "\t\u200b") == "held"
 
 
 def test_other_input_that_is_not_usable(sqlc: Caller) -> None:

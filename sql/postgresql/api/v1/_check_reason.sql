@@ -1,8 +1,8 @@
--- Reject an empty reason. Raises: SQ003.
+-- Reject a blank reason. Raises: SQ003.
 CREATE OR REPLACE FUNCTION sqlqueue_v1._check_reason(reason text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $function$
 BEGIN
-    IF reason IS NULL OR btrim(reason) = '' THEN
+    IF sqlqueue_v1._is_blank(reason) THEN
         PERFORM sqlqueue_v1._refuse(format(
             'the reason is %s; give a text that says why, for later readers of the job',
             COALESCE(quote_literal(reason), 'NULL')

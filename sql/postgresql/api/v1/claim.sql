@@ -97,7 +97,7 @@ DECLARE
     over_errors text[];
 BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
-        WHEN claim.worker IS NULL OR btrim(claim.worker) = '' THEN 'worker is empty; give a name for the consumer'
+        WHEN sqlqueue_v1._is_blank(claim.worker) THEN 'worker is empty; give a name for the consumer'
         WHEN claim.max_jobs IS NULL OR claim.max_jobs NOT BETWEEN 1 AND 10000
         THEN format('max_jobs is %s; a claim takes 1 to 10,000 jobs', COALESCE(CAST(claim.max_jobs AS text), 'NULL'))
         WHEN NOT (claim.lease_seconds > 0 AND claim.lease_seconds <= 3162240000)

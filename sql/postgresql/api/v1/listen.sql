@@ -21,7 +21,7 @@ DECLARE
     channel text;
 BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
-        WHEN listen.worker IS NULL OR btrim(listen.worker) = '' THEN 'worker is empty; give a name for the consumer'
+        WHEN sqlqueue_v1._is_blank(listen.worker) THEN 'worker is empty; give a name for the consumer'
         WHEN (listen.seconds > 0 AND listen.seconds <= 86400) IS NOT TRUE
         THEN format('seconds is %s; it must be positive, at most a day', COALESCE(CAST(listen.seconds AS text), 'NULL'))
     END);
