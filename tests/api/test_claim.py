@@ -174,6 +174,8 @@ def test_buckets_of_a_larger_count_are_worked_off(line: SqlQueue, sqlc: Caller) 
         ("'work', 'w', buckets => '{{}}'", "name at least one, each 0 to 1023"),
         ("'work', 'w', buckets => '{{1024}}'", "each 0 to 1023"),
         ("'work', 'w', buckets => '{{NULL}}'", "each 0 to 1023"),
+        ("'work', 'w', with_tags => ARRAY['eu', NULL]", "with_tags holds NULL; give tags, or NULL for any"),
+        ("'work', 'w', with_tags => ARRAY[[NULL]]", "with_tags holds NULL"),
         ("'work', 'w', with_payload => '[]'", "with_payload is no JSON object"),
     ],
 )

@@ -106,6 +106,10 @@ def test_long_digits_in_a_text_are_no_number(sqlc: Caller) -> None:
         (f"ARRAY[jsonb '{{{{}}}}', '{{{{}}}}'], ids => '{{{{{OWN},{OWN}}}}}'", "ids holds the same id twice"),
         (f"ARRAY[jsonb '{{{{}}}}', '{{{{}}}}'], ids => '{{{{{OWN},NULL}}}}'", "ids holds NULL"),
         (
+            f"ARRAY[jsonb '{{{{}}}}'], ids => ARRAY[ARRAY[uuid '{OWN}']]",
+            "ids has more than one dimension; give a plain array",
+        ),
+        (
             "ARRAY[jsonb '{{}}', '{{}}'], unique_keys => '{{a,a}}', on_duplicate => 'replace'",
             "unique_keys holds the same key twice",
         ),

@@ -122,6 +122,7 @@ def test_other_input_that_is_not_usable(sqlc: Caller) -> None:
         "lease_seconds is -1": "heartbeat(%s, 1, -1)",
         "priority is 10": "reprioritise('work', ARRAY[%s]::uuid[], 10)",
         "states is {succeeded}": "retry('work', ARRAY[%s]::uuid[], '{{succeeded}}')",
+        "lease_nos has more than one dimension": "complete_many(ARRAY[%s]::uuid[], '{{{{1}}}}')",
         "job_ids holds NULL": "cancel('work', ARRAY[%s, NULL]::uuid[])",
     }.items():
         assert said in sqlc.refused("SQ003", f"SELECT {{v1}}.{call}", job)
@@ -130,5 +131,6 @@ def test_other_input_that_is_not_usable(sqlc: Caller) -> None:
     assert "cap is 0" in sqlc.refused("SQ003", "SELECT {v1}.depth('work', 0)")
     for call in ("cancel('nope', ARRAY[%s])", "retry('nope', ARRAY[%s])", "reschedule('nope', ARRAY[%s], 1)"):
         assert "there is no queue 'nope'" in sqlc.refused("SQ002", f"SELECT {{v1}}.{call}", job)
-    for call in ("pause('nope')", "resume(NULL)", "depth('nope')", "peek('nope')", "claim('nope', 'w')"):
+    claims = ("claim('nope', 'w')", "claim(NULL, 'w')")
+    for call in ("pause('nope')", "resume(NULL)", "depth('nope')", "peek('nope')", *claims):
         assert "there is no queue" in sqlc.refused("SQ002", f"SELECT {{v1}}.{call}")

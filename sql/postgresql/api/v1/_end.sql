@@ -37,6 +37,7 @@ DECLARE
 BEGIN
     PERFORM sqlqueue_v1._check_ids(job_ids);
     PERFORM sqlqueue_v1._refuse(CASE
+        WHEN array_ndims(_end.lease_nos) > 1 THEN 'lease_nos has more than one dimension; give a plain array'
         WHEN
             cardinality(_end.lease_nos) IS DISTINCT FROM cardinality(job_ids)
             OR array_position(_end.lease_nos, NULL) IS NOT NULL

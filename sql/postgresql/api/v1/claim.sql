@@ -106,6 +106,8 @@ BEGIN
             SELECT FROM unnest(claim.buckets) AS b (no) WHERE (b.no BETWEEN 0 AND 1023) IS NOT TRUE
         )
         THEN format('buckets is %s; name at least one, each 0 to 1023, or give NULL for all', claim.buckets)
+        WHEN EXISTS (SELECT FROM unnest(claim.with_tags) AS t (tag) WHERE t.tag IS NULL)
+        THEN 'with_tags holds NULL; give tags, or NULL for any'
         WHEN jsonb_typeof(claim.with_payload) <> 'object'
         THEN 'with_payload is no JSON object; write it like {"country": "NZ"}'
     END);
@@ -114,7 +116,7 @@ BEGIN
         clock := clock_timestamp();
         {{queues}}
         INTO known;
-        IF known.name IS NULL THEN
+        IF known.name IS NULL OR claim.queue IS NULL THEN
             PERFORM sqlqueue_v1._unknown_queue(claim.queue);
         END IF;
         keyed := known.ordered OR known.max_running_per_key IS NOT NULL;

@@ -51,6 +51,7 @@ BEGIN
     PERFORM sqlqueue_v1._refuse(CASE
         WHEN jobs IS NULL THEN 'payloads is NULL; give an array of JSON objects'
         WHEN problem IS NOT NULL THEN problem
+        WHEN array_ndims(ids) > 1 THEN 'ids has more than one dimension; give a plain array'
         WHEN array_position(ids, NULL) IS NOT NULL THEN 'ids holds NULL; give each job its own id, or none at all'
         WHEN ids IS NOT NULL AND jobs <> (SELECT count(DISTINCT i.id) FROM unnest(ids) AS i (id))
         THEN 'ids holds the same id twice; give each job its own'
