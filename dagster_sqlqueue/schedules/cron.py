@@ -20,7 +20,7 @@ import difflib
 import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -59,10 +59,13 @@ class Timing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every so many microseconds of elapsed time, counted from an anchor in UTC, forwards and back."""
+    """Every so many microseconds of elapsed time, counted from an anchor in UTC, forwards and back, as far as the
+    calendar of a zone goes.
+    """
 
     every: timedelta
     anchor: datetime
+    zone: tzinfo = UTC
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """See `Timing`."""
@@ -70,6 +73,8 @@ class Interval:
         while True:
             try:
                 tick = self.anchor + number * self.every
+                # Jobs and people are given it in the zone, where the year 10000 may have begun.
+                tick.astimezone(self.zone)
             except OverflowError:
                 return
             yield tick
@@ -177,7 +182,7 @@ def timing_of(
         )
     # In UTC: sums within another zone are of what its clocks show.
     first = datetime.fromtimestamp(0, UTC) if anchor is None else anchor.astimezone(UTC)
-    return Interval(timedelta(microseconds=round(every_seconds * 1_000_000)), first)
+    return Interval(timedelta(microseconds=round(every_seconds * 1_000_000)), first, zone)
 
 
 def cron_in(expression: str, zone: ZoneInfo) -> Cron:

@@ -32,6 +32,17 @@ def test_put_says_when_it_ticks_and_list_shows_it(cli: Cli, queue: SqlQueue) -> 
     assert "because" not in listed
 
 
+def test_the_last_ticks_of_the_calendar_are_listed(cli: Cli, queue: SqlQueue) -> None:
+    start = ("--starting", "9999-12-31T13:30:00Z", "--time-zone", "Asia/Tokyo")
+    cli.json("schedule", "put", "work", "s", "{}", "--every", "1h", *start)
+    assert cli.json("schedule", "next", "work", "s")["ticks"] == [
+        "9999-12-31T13:30:00+00:00",
+        "9999-12-31T14:30:00+00:00",
+    ]
+    listed = cli.run("schedule", "next", "work", "s")
+    assert (listed.exit_code, "Fri 9999-12-31 23:30:00 +0900" in listed.stdout) == (0, True)
+
+
 def test_every_option_of_put_reaches_the_job(cli: Cli, queue: SqlQueue) -> None:
     made = cli.json(
         *("schedule", "put", "work", "s", '{"n": 1}', "--every", "1h", "--starting", "2020-01-01T00:10:00Z"),
