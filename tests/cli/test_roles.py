@@ -160,6 +160,8 @@ def test_a_dry_run_takes_a_role_that_reads(standing: Staff) -> None:
     line = _as(standing, Role.PRODUCER).refused(Code.DATABASE, "purge", "work", "--dry-run")
     assert f'"{standing.schema}_observer"' in line
     assert _as(standing, Role.OBSERVER).run("purge", "work", "--dry-run").exit_code == 0
+    ((job,),) = rows(standing.owner, "SELECT CAST(id AS text) FROM {s}.job")
+    assert _as(standing, Role.OBSERVER).run("replace-payload", job, "{}", "--dry-run").exit_code == 0
 
 
 def test_an_owner_is_asked_for_where_no_role_will_do(staff: Staff) -> None:

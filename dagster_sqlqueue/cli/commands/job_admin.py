@@ -50,12 +50,14 @@ class Verb:
     Attributes:
         states: the states of these jobs.
         done: what was done, as in "cancelled 3 jobs".
+        would: what a dry run says that jobs would be, as in "3 jobs would be cancelled"; empty for `done`.
         ask: the state of jobs that can only be asked to end; empty for none.
     """
 
     states: Sequence[str]
     done: str
     ask: str = ""
+    would: str = ""
 
 
 @selecting(
@@ -313,7 +315,7 @@ def show_preview(
         render.emit_json({**values, "dry_run": True, "complete": not more})
     else:
         least = "at least " if more else ""
-        said = [f"{least}{_jobs(len(changed))} would be {verb.done}"]
+        said = [f"{least}{_jobs(len(changed))} would be {verb.would or verb.done}"]
         if requested:
             said.append(f"{least}{_jobs(len(requested), 'running ')} asked to end")
         if skipped:

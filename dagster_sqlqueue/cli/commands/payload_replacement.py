@@ -1,11 +1,12 @@
 """The command `replace-payload`."""
 
+import contextlib
 import sys
 from typing import Annotated
 
 import typer
 
-from dagster_sqlqueue.cli.commands.job_admin import Verb, report
+from dagster_sqlqueue.cli.commands.job_admin import Verb, report, show_preview
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.json_lines import parsed
 from dagster_sqlqueue.cli.input.selection import queue_of
@@ -14,8 +15,8 @@ from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.redaction import REDACTED, values_in
-from dagster_sqlqueue.payload.serialization import AnyObject
-from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, WAITING_STATES
+from dagster_sqlqueue.payload.serialization import AnyObject, payload_text
+from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, WAITING_STATES, Selection
 
 _UNCHANGED = "; nothing was changed"
 
@@ -35,6 +36,14 @@ def replace_payload(
     release: Annotated[
         bool, typer.Option("--release", show_default=False, help="Release the job, if it is held: it is due now.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            show_default=False,
+            help="Change nothing; check the payload, and show the job if it would be given it.",
+        ),
+    ] = False,
 ) -> None:
     """Replace the payload of a job that does not run; a dead letter is redriven with it.
 
@@ -51,7 +60,9 @@ def replace_payload(
     id_ = options.job_id("the job", job)
     text = sys.stdin.buffer.read() if payload == "-" else payload
     content = parsed(text, "standard input" if payload == "-" else "the payload", _UNCHANGED)
-    with session.queue() as source, permissions.needing("queue_steady"):
+    verb = Verb((*WAITING_STATES, *REDRIVABLE_STATES), "replaced the payload of", would="given the payload")
+    whole = contextlib.nullcontext() if dry_run else permissions.needing("queue_steady")
+    with session.queue() as source, whole:
         its = queue_of(source, [id_])
         names = source.catalog.sensitive_names(its)
         if hidden := next((name for name in sorted(names) if REDACTED in values_in(content.root, {name})), None):
@@ -59,8 +70,13 @@ def replace_payload(
                 f"{hidden} contains {REDACTED!r}, which is displayed in place of the value of a sensitive field; give the"
                 f" value itself{_UNCHANGED}"
             )
+        spec = QueueSpec(its, AnyObject)
         try:
-            decided = source.replace_payload(QueueSpec(its, AnyObject), id_, content, release=release)
+            if dry_run:
+                payload_text(spec, content, 0)
+                show_preview(session, source, its, Selection(ids=[id_]), verb)
+                return
+            decided = source.replace_payload(spec, id_, content, release=release)
         except InvalidInput as error:
-            raise InvalidInput(f"{error}{_UNCHANGED}") from None
-    report(session, its, Verb((*WAITING_STATES, *REDRIVABLE_STATES), "replaced the payload of"), decided)
+            raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_UNCHANGED}") from None
+    report(session, its, verb, decided)
