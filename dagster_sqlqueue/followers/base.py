@@ -65,7 +65,7 @@ class FollowerVerbs(ServiceVerbs):
         except insert.NoQueue as error:
             raise self.queue.catalog.not_among(queue, error.names) from None
         except (psycopg.IntegrityError, sa.exc.IntegrityError) as error:
-            raise insert.refusal(error, queue, _region(rows)) from None
+            raise insert.refusal(error, queue, insert.only_region(rows)) from None
 
     async def _asteps(
         self, steps: Steps[T], transaction: AsyncTransaction, queue: str, rows: Sequence[NewRow] = ()
@@ -76,7 +76,7 @@ class FollowerVerbs(ServiceVerbs):
         except insert.NoQueue as error:
             raise self.queue.catalog.not_among(queue, error.names) from None
         except psycopg.IntegrityError as error:
-            raise insert.refusal(error, queue, _region(rows)) from None
+            raise insert.refusal(error, queue, insert.only_region(rows)) from None
 
     @contextlib.contextmanager
     def _explained(self, queues: Iterable[str]) -> Iterator[None]:
@@ -87,9 +87,3 @@ class FollowerVerbs(ServiceVerbs):
             for queue in sorted(set(queues)):
                 self.queue.catalog.check_exists(queue)
             raise
-
-
-def _region(rows: Sequence[NewRow]) -> str | None:
-    """The only region that jobs name; None if they name none, or several."""
-    named = {row.region for row in rows if row.region is not None}
-    return named.pop() if len(named) == 1 else None

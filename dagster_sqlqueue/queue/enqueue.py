@@ -210,7 +210,7 @@ class EnqueueVerbs(Verbs):
                     else:
                         stream.close()
                         steps = insert.many(spec.name, rows, on_conflict=on_conflict, packer=packer)
-                        counts.update(self._drive(steps, executor, spec.name))
+                        counts.update(self._drive(steps, executor, spec.name, insert.only_region(rows)))
                     taken.streamed(stream.open)
 
                 for job in read:
@@ -236,7 +236,7 @@ class EnqueueVerbs(Verbs):
 
     @contextlib.contextmanager
     def _in_words(self, queue: str, region: str | None = None) -> Iterator[None]:
-        """Say in plain words what an enqueue can cause; `region`: of the only job."""
+        """Say in plain words what an enqueue can cause; `region`: the only one that the jobs name."""
         try:
             yield
         except insert.NoQueue as error:
@@ -341,7 +341,7 @@ class EnqueueVerbs(Verbs):
 
             async def put(rows: list[NewRow | PlainRow]) -> None:
                 steps = insert.many(spec.name, rows, on_conflict=on_conflict, packer=packer)
-                counts.update(await self._adrive(steps, transaction, spec.name))
+                counts.update(await self._adrive(steps, transaction, spec.name, insert.only_region(rows)))
 
             async for job in each(jobs):
                 if chunk := taken.take(job):

@@ -75,7 +75,7 @@ def refusal(error: Exception, queue: str, region: str | None = None) -> Exceptio
     Args:
         error: of the driver.
         queue: its name.
-        region: of the only job.
+        region: the only one that the jobs name.
     """
     original = getattr(error, "orig", None) or error
     if isinstance(original, psycopg.errors.NotNullViolation) and original.diag.column_name == "bucket":
@@ -83,6 +83,12 @@ def refusal(error: Exception, queue: str, region: str | None = None) -> Exceptio
     if isinstance(original, psycopg.errors.ForeignKeyViolation) and original.diag.constraint_name == "job_queue_fkey":
         return UnknownQueue(f"queue {queue!r} was removed while the job was being enqueued; nothing was enqueued")
     return error
+
+
+def only_region(rows: Sequence[NewRow | PlainRow]) -> str | None:
+    """The only region that jobs name; None if they name none, or several."""
+    named = {row.region for row in rows if row.region is not None}
+    return named.pop() if len(named) == 1 else None
 
 
 def terms(queue: str) -> Steps[Terms]:

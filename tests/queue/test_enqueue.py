@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -256,6 +257,30 @@ def test_a_region_without_buckets_is_named_and_poisons_nothing(
     assert value(queue, "SELECT count(*) FROM {s}.job") == 2
     with pytest.raises(UnknownQueue):
         queue.enqueue(replace(spec, name="missing"), lost)
+
+
+@pytest.mark.parametrize("regions", [["eu"], ["eu", None], ["eu", "us"]])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_region_that_loses_its_buckets_meanwhile_is_named(
+    queue: SqlQueue, spec: QueueSpec[Work], url: str, regions: list[str | None], awaited: bool
+) -> None:
+    for bucket, region in enumerate(sorted({"eu", "us"} & set(regions))):
+        queue.set_region("work", str(region), [bucket])
+
+    def jobs() -> Iterator[NewJob[Work]]:
+        for region in regions:
+            yield NewJob(Work(n=1), region=region)
+        queue.set_region("work", "local", range(4))
+
+    async def aenqueue_many() -> None:
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            await queue.aenqueue_many(spec, jobs(), connection=connection)
+
+    # Of several it is not known which one it was.
+    named = "the region of a job has" if "us" in regions else "region is 'eu', which has"
+    with pytest.raises(InvalidInput, match=f"^{named} no bucket in queue 'work'; give it some with set_region"):
+        asyncio.run(aenqueue_many()) if awaited else queue.enqueue_many(spec, jobs())
+    assert value(queue, "SELECT count(*) FROM {s}.job") == 0
 
 
 def test_the_far_past_is_due_at_once_and_first(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
