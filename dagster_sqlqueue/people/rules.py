@@ -67,7 +67,8 @@ class RuleVerbs(ServiceVerbs):
     ) -> list[UUID]:
         """Make tasks of the held jobs that people have not got yet: those that their handlers ended with `Hold`, those of
         poisoned keys, those that an operator held. Ends the tasks whose jobs were released, cancelled or completed past
-        their people, too. Call it as often as people are to see new work; again, it finds nothing to do.
+        their people, too. Call it as often as people are to see new work; again, it finds nothing to do. A job
+        that another transaction is deciding about is left to the next call.
 
         Args:
             queue: its name.
@@ -94,8 +95,7 @@ class RuleVerbs(ServiceVerbs):
                 page = {"queue": queue, "bucket": bucket, "scan": MOST_JOBS, **place}
                 ids, scanned, priority, last = self.database.run("tasks_missing", page)[0]
                 if ids:
-                    some = {"ids": ids[: limit - len(adopted)], "anew": False}
-                    adopted += [row[0] for row in self.database.run("task_open", {**parameters, **some})]
+                    adopted += self.database.transact(partial(_adopt, parameters, ids[: limit - len(adopted)]))
                 if scanned < MOST_JOBS:
                     break
                 place = {"after_priority": priority, "after_id": last}
@@ -279,3 +279,12 @@ def _open(parameters: Mapping[str, Any], executor: Executor, ids: Sequence[UUID]
     # An end of what is left of an earlier task may be under way: the number of its event is taken.
     executor.run("task_lock", {"ids": list(ids)})
     executor.run("task_open", {**parameters, "ids": list(ids), "anew": True})
+
+
+def _adopt(parameters: Mapping[str, Any], ids: Sequence[UUID], executor: Executor) -> list[UUID]:
+    # Whoever opens or ends a task with its job locks the job: from here on, the number of its next event is known. One that
+    # is locked is being decided about.
+    locked = executor.run("lock_live", {"queue": parameters["queue"], "ids": list(ids)})
+    held = [id for id, state, *_ in locked if state == "held"]
+    opened = executor.run("task_open", {**parameters, "ids": held, "anew": False}) if held else []
+    return [row[0] for row in opened]
