@@ -11,7 +11,7 @@ import pytest
 
 from dagster_sqlqueue import Consumer, DrainSummary, Job, QueueSpec, SqlQueue
 from tests.gate.patience import PATIENCE
-from tests.support import Work, rows
+from tests.support import Work, claim, make_due, rows
 from tests.support.around import Around
 
 
@@ -134,6 +134,18 @@ def test_in_transactional_mode_an_end_that_waits_too_long_is_repeated_and_spends
     summary = blocked.drain(impatient, spec, batch_size=batch_size, lease_seconds=600)
     assert (summary.succeeded, summary.retried, summary.claimed) == (batch_size, 0, batch_size)
     assert blocked.attempts == [1] * (4 * batch_size)
+
+
+def test_in_transactional_mode_the_end_of_a_job_whose_lease_ran_out_is_repeated(
+    queue: SqlQueue, impatient: SqlQueue, url: str, spec: QueueSpec[Work]
+) -> None:
+    queue.enqueue(spec, Work(n=0))
+    assert [job.alone for job in claim(queue)] == [True]
+    make_due(queue)
+    blocked = Blocked(queue, url, frees_at=4)
+    summary = blocked.drain(impatient, spec, lease_seconds=600)
+    assert (summary.succeeded, summary.retried) == (1, 0)
+    assert blocked.attempts == [2] * 4
 
 
 def test_in_transactional_mode_a_handler_may_take_longer_than_the_lease_for_which_its_end_is_repeated(
