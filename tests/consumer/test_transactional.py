@@ -1,5 +1,6 @@
 """Transactional mode: a job, its effect and its end are one transaction."""
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -172,6 +173,24 @@ def test_a_connection_that_is_cut_in_a_later_batch_costs_that_batch_only(
     assert seen == 35
     assert rows(queue, "SELECT count(*), count(DISTINCT n) FROM {s}.effect") == [(30, 30)]
     assert rows(queue, "SELECT DISTINCT attempt FROM {s}.job_archive") == [(1,)]
+
+
+def test_a_connection_that_is_cut_after_longer_than_a_lease_ends_no_drain(
+    queue: SqlQueue, spec: QueueSpec[Work]
+) -> None:
+    """A database that went away is waited for from then on, however long the handler had taken."""
+    queue.enqueue(spec, Work(n=1))
+    lease_seconds = 2.0
+    seen: list[int] = []
+
+    def handler(job: Job[Work]) -> None:
+        seen.append(job.attempt)
+        if len(seen) == 1:
+            time.sleep(1.5 * lease_seconds)
+            rows(queue, "SELECT pg_terminate_backend(%s, 60000)", job.connection.info.backend_pid)
+
+    assert locked(queue, spec, handler, lease_seconds=lease_seconds).drain().succeeded == 1
+    assert seen == [1, 1]
 
 
 def test_a_drain_whose_time_is_up_takes_no_further_batch(
