@@ -151,6 +151,13 @@ def test_what_operators_decide(calling: Calling, backlog: SqlQueue, call: str, q
     assert calling(call, jobs[1:], rows=count) <= 60 * count + FIXED
 
 
+@pytest.mark.parametrize("queue", ["work", "keyed"])
+def test_replacing_a_payload(calling: Calling, backlog: SqlQueue, queue: str) -> None:
+    first, second = due(backlog, 2, queue)
+    calling(f"replace_payload('{queue}', %s, '{{}}')", first, rows=1)
+    assert calling(f"replace_payload('{queue}', %s, '{{}}')", second, rows=1) <= 100 + FIXED
+
+
 @pytest.mark.parametrize("more", ["", ", ordering_key => 'big'", ", unique_key => 'u'", ", id => gen_random_uuid()"])
 @pytest.mark.parametrize("queue", ["work", "keyed"])
 def test_enqueue(calling: Calling, queue: str, more: str) -> None:

@@ -126,7 +126,7 @@ def test_a_running_job_is_left_to_its_consumer(queue: SqlQueue) -> None:
 def test_what_runs_is_left_also_by_who_calls_the_function(queue: SqlQueue) -> None:
     (job,) = put(queue, PLAIN, 1)
     take(queue)
-    call = "SELECT {s}.replace_payload(ARRAY[%s], '{{}}', true)"
+    call = "SELECT {s}.replace_payloads(ARRAY[%s], '{{}}', true)"
     with unchanged(queue):
         assert rows(queue, call, job) == []
 

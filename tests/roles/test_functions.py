@@ -80,6 +80,7 @@ def decide(staff: Staff, call: Call) -> None:
     for named in ("hold_queued('called', ARRAY[%s]::uuid[], 'odd')", "release_held('called', ARRAY[%s]::uuid[])"):
         call(named, put(staff))
     call("retry('called', ARRAY[%s]::uuid[])", put(staff))
+    call("replace_payload('called', %s, '{\"n\": 2}')", put(staff))
     call("pause('called')")
     call("resume('called')")
 

@@ -64,7 +64,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "remove_expired_reply_queue",
         "remove_reply_queue",
         "renew_reply_queue",
-        "replace_payload",
+        "replace_payloads",
         "settle_batch",
         "stats_of_queue",
         "succeed_batch",

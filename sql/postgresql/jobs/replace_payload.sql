@@ -10,6 +10,6 @@
 -- Plan: the primary key. Settings of the function keep the plan as it is.
 -- Roles: operator.
 SELECT replaced
-FROM sqlqueue.replace_payload(
+FROM sqlqueue.replace_payloads(
     CAST(:ids AS uuid[]), CAST(:payload AS jsonb), CAST(:release AS boolean)
 ) AS replaced

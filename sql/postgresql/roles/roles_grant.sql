@@ -61,7 +61,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.succeed_leased(uuid[], bigint, boolean), sqlqueue.end_locked(uuid[], text[], text[], text[], text),
     sqlqueue.succeed_locked(uuid[], text), sqlqueue.succeed_batch(uuid),
     sqlqueue.move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text),
-    sqlqueue.bury_spent_jobs(text, smallint[]), sqlqueue.replace_payload(uuid[], jsonb, boolean),
+    sqlqueue.bury_spent_jobs(text, smallint[]), sqlqueue.replace_payloads(uuid[], jsonb, boolean),
     sqlqueue.waiter_channel(integer), sqlqueue.listen_as_waiter(),
     sqlqueue.disarm_waiter(text), sqlqueue.arm_waiter(text, smallint[], boolean, double precision),
     sqlqueue.wake_waiter(text, smallint[]), sqlqueue.pass_wake(text, smallint[]), sqlqueue.wake_by_job()
@@ -124,9 +124,9 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on move_batch(uuid, text, smallint[], timestamp with time zone, jsonb, text): sqlqueue_producer, sqlqueue_observer
 -- nothing on bury_spent_jobs(text, smallint[]): sqlqueue_producer, sqlqueue_observer
 
--- replace_payload runs as its owner: it changes the payload of jobs that do not run, and of no others.
-GRANT EXECUTE ON FUNCTION sqlqueue.replace_payload(uuid[], jsonb, boolean) TO sqlqueue_operator;
--- nothing on replace_payload(uuid[], jsonb, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- replace_payloads runs as its owner: it changes the payload of jobs that do not run, and of no others.
+GRANT EXECUTE ON FUNCTION sqlqueue.replace_payloads(uuid[], jsonb, boolean) TO sqlqueue_operator;
+-- nothing on replace_payloads(uuid[], jsonb, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 
 -- promote_keys runs as its owner: it promotes the next job of a key, and changes no other, nor to another moment.
 GRANT EXECUTE ON FUNCTION sqlqueue.promote_keys(text, text[]) TO sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator;

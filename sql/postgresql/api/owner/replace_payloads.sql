@@ -1,6 +1,6 @@
 -- Replace the payload of jobs that do not run, and on request release those of them that are held, with the rights of the
 -- tables' owner: see the statement replace_payload.
-CREATE OR REPLACE FUNCTION sqlqueue.replace_payload(ids uuid[], payload jsonb, release boolean) RETURNS SETOF uuid
+CREATE OR REPLACE FUNCTION sqlqueue.replace_payloads(ids uuid[], payload jsonb, release boolean) RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER {{settings}} AS $function$
 #variable_conflict use_column
 <<param>>
@@ -32,4 +32,4 @@ BEGIN
 END
 $function$;
 
-REVOKE ALL ON FUNCTION sqlqueue.replace_payload(uuid[], jsonb, boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION sqlqueue.replace_payloads(uuid[], jsonb, boolean) FROM PUBLIC;
