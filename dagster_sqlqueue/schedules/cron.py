@@ -171,8 +171,8 @@ def timing_of(
     """
     zone = zone_of(time_zone)
     if (cron is None) == (every_seconds is None):
-        given = "neither" if cron is None else "both"
-        raise InvalidInput(f"a schedule has a cron expression or an interval, and {given} was given: name one of them")
+        given = "neither was" if cron is None else "both were"
+        raise InvalidInput(f"a schedule has a cron expression or an interval, and {given} given: name one of them")
     if cron is not None:
         return cron_in(cron, zone)
     if not is_number(every_seconds, MIN_EVERY_SECONDS, MAX_DELAY_SECONDS):

@@ -140,7 +140,7 @@ def test_run_goes_on_until_it_is_stopped(cli: Cli, queue: SqlQueue, number: int,
     ("arguments", "said"),
     [
         (["--cron", "99 * * * *"], "the cron expression '99 * * * *' does not parse"),
-        (["--cron", "* * * * *", "--every", "5"], "both was given"),
+        (["--cron", "* * * * *", "--every", "5"], "both were given"),
         ([], "neither was given"),
         (["--every", "soon"], "--every is 'soon'"),
         (["--every", "10ms"], "at least 0.1"),

@@ -253,7 +253,7 @@ def test_the_latest_is_not_looked_for_among_all() -> None:
         ("0 0 */30 2 MON#5", None, "UTC", "never ticks"),
         ("1," * 200 + "1 * * * *", None, "UTC", "at most 200 characters"),
         (None, None, "UTC", "neither was given"),
-        ("* * * * *", 60, "UTC", "both was given"),
+        ("* * * * *", 60, "UTC", "both were given"),
         (None, 0.05, "UTC", "at least 0.1"),
         (None, float("nan"), "UTC", "at least 0.1"),
         (None, float("inf"), "UTC", "at most a hundred years"),

@@ -108,7 +108,7 @@ class Days(BaseModel):
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "cron": ({"cron": "60 * * * *"}, "does not parse"),
-    "both": ({"every": 5}, "both was given"),
+    "both": ({"every": 5}, "both were given"),
     "no interval": ({"cron": None, "every": "soon"}, "the interval is 'soon'; give seconds"),
     "neither": ({"cron": None}, "neither was given"),
     "zone": ({"time_zone": "Europe/Nowhere"}, "no time zone 'Europe/Nowhere'"),
