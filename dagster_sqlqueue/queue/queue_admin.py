@@ -208,8 +208,10 @@ class QueueAdminVerbs(Verbs):
             count = len(self.settings(queue, executor=executor).regions)
             wrong = [bucket for bucket in buckets if not is_whole(bucket, 0, count - 1)]
             if wrong or not buckets:
+                named = ", ".join([*map(repr, wrong[:10]), *(["…"] if len(wrong) > 10 else [])]) or "none"
                 raise InvalidInput(
-                    f"buckets is {list(buckets)!r}; queue {queue!r} has the buckets 0 to {count - 1}: name at least one"
+                    f"the region's buckets name {named}, and queue {queue!r} has the buckets 0 to {count - 1}; name one of"
+                    " these, or several"
                 )
             executor.run("set_region", {"queue": queue, "region": region, "buckets": sorted(set(buckets))})
             return self.settings(queue, executor=executor)

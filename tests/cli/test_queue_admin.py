@@ -70,6 +70,10 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
             ["pause", "work", "--until", "2020-01-31T08:00:00+02:00"],
             "until is 2020-01-31 06:00:00+00:00, which has passed",
         ),
+        (
+            ["pause", "work", "--for", "0"],
+            "--for is '0'; give a time of more than 0, or leave it out to pause without end",
+        ),
         (["pause", "Work"], "is not usable"),
         (["rebucket", "work", "0"], "it must be 1 to 1024"),
         (["rebucket", "work", "1025"], "it must be 1 to 1024"),
@@ -79,7 +83,8 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
         (["region", "work", "--buckets", "1"], "give both a region and --buckets"),
         (["region", "work", "eu", "--buckets", "3-1"], "write bucket numbers"),
         (["region", "work", "eu", "--buckets", ""], "write bucket numbers"),
-        (["region", "work", "eu", "--buckets", "0,9"], "has the buckets 0 to 3"),
+        (["region", "work", "eu", "--buckets", "0,9"], "buckets name 9, and queue 'work' has the buckets 0 to 3"),
+        (["region", "work", "eu", "--buckets", "2-999"], "buckets name 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, …, and queue"),
         (["region", "work", "", "--buckets", "0"], "region is ''"),
     ):
         assert said in cli.refused(2, *arguments)

@@ -65,6 +65,8 @@ def pause(
     if until is not None and by is not None:
         raise InvalidInput("give one of --until and --for: when the queue resumes by itself")
     end = options.seconds("--for", by) if by is not None else options.kept("--until", until, None, options.moment)
+    if end == 0:
+        raise InvalidInput(f"--for is {by!r}; give a time of more than 0, or leave it out to pause without end")
     limit = None if timeout is None else options.seconds("--timeout", timeout)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout says how long to wait; give --wait as well")
