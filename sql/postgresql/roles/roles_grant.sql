@@ -38,7 +38,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.acts_for(text), sqlqueue.refuse_group_of_others(uuid, text), sqlqueue.join_group(uuid),
     sqlqueue.close_group(uuid), sqlqueue.members_added(),
     sqlqueue.fold_group_tally(), sqlqueue.keep_queue(text), sqlqueue.keep_queue_of_job(),
-    sqlqueue.record_default_priority(), sqlqueue.refuse_queue_with_jobs(), sqlqueue.ended_now(uuid),
+    sqlqueue.record_default_priority(), sqlqueue.note_kept_from(), sqlqueue.refuse_queue_with_jobs(),
+    sqlqueue.ended_now(uuid),
     sqlqueue.attempts_spent(integer, text, boolean), sqlqueue.is_backoff(double precision[]),
     sqlqueue.put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean),
     sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
@@ -347,7 +348,7 @@ GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer,
 -- nothing on notify_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
 -- nothing on notify_followers(uuid, timestamp with time zone, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on job_ended(), content_replaced(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on job_ended(), content_replaced(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), note_kept_from(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 
