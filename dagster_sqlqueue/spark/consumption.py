@@ -21,6 +21,7 @@ from dagster_sqlqueue.spark import fields, outputs, parquet, remote, result_colu
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.options import OnBadValue
 from dagster_sqlqueue.spark.sealed_read import SealedRead
+from dagster_sqlqueue.spark.target_table import check_values
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -147,15 +148,16 @@ class Consumption:
 
         Raises:
             InvalidInput: a column has no SQL counterpart, the name of the table is not usable, the table lacks a column,
-                needs another one, or has one of another type, or rows of it that the block wrote before would be replaced.
-                Nothing was computed.
+                needs another one, or has one of another type than the results or the values of `replace`, or rows of it
+                that the block wrote before would be replaced. Nothing was computed.
             OutputNotWritable: the user may not write to the table, replace its rows or make it, or may create no table for
                 the rows of tasks.
         """
-        replaced = _one_column(replace)
+        replaced = outputs.one_column(replace)
         # Before any row is computed: a data frame has its columns already.
         columns = result_columns.schema_of(rows)
         target = result_columns.check_sql(self.queue, table, columns, key=key, replace=replaced and replaced[0])
+        check_values(self.queue, target, columns, replaced)
         outputs.check_kept(target, replaced, self._outputs)
         kept = rows
         if isinstance(rows, DataFrame) and not by_tasks:
@@ -387,13 +389,3 @@ class Consumption:
                 one.drop()
             except Exception as error:
                 logger.warning("something staged could not be removed, the next run does it: %s", error)
-
-
-def _one_column(replace: Replace | None) -> tuple[str, Sequence[Any]] | None:
-    if replace is None:
-        return None
-    if len(replace) != 1:
-        raise InvalidInput(
-            f"rows are replaced by one column, not by {len(replace)}; give one, with the values whose rows go"
-        )
-    return next(iter(replace.items()))

@@ -243,6 +243,21 @@ def check_apart(output: Path | str, names: Iterable[str], earlier: Iterable[Outp
             )
 
 
+def one_column(replace: Mapping[str, Sequence[Any]] | None) -> tuple[str, Sequence[Any]] | None:
+    """Return the column by which rows are replaced, and the values of those.
+
+    Raises:
+        InvalidInput: there are several columns, or none.
+    """
+    if replace is None:
+        return None
+    if len(replace) != 1:
+        raise InvalidInput(
+            f"rows are replaced by one column, not by {len(replace)}; give one, with the values whose rows go"
+        )
+    return next(iter(replace.items()))
+
+
 def check_kept(target: Target, replace: tuple[str, Sequence[Any]] | None, earlier: Iterable[Output]) -> None:
     """Check that rows of a table would delete none that are published together with them.
 

@@ -209,12 +209,18 @@ def prepare_table(
             columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key))))
         connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(target, sql.SQL(", ").join(columns)))
     if replace is not None:
-        column, values = sql.Identifier(replace[0]), [value for value in replace[1] if value is not None]
-        delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(target, column)
-        if len(values) < len(replace[1]):
-            delete += sql.SQL(" OR {} IS NULL").format(column)
-        connection.execute(delete, (values,))
+        replaced, values = having(*replace)
+        connection.execute(sql.SQL("DELETE FROM {} WHERE {}").format(target, replaced), (values,))
     return target
+
+
+def having(column: str, values: Sequence[Any]) -> tuple[sql.Composed, list[Any]]:
+    """Return the condition for rows whose column has one of the values, where None is for NULL, and its parameter."""
+    name, known = sql.Identifier(column), [value for value in values if value is not None]
+    condition = sql.SQL("{} = ANY(%s)").format(name)
+    if len(known) < len(values):
+        condition += sql.SQL(" OR {} IS NULL").format(name)
+    return condition, known
 
 
 @contextlib.contextmanager

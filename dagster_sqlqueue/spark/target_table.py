@@ -1,13 +1,14 @@
 """The table that takes results, as the database knows it before they are computed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from dagster_sqlqueue.errors import OutputNotWritable
+from dagster_sqlqueue.errors import InvalidInput, OutputNotWritable
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import sinks
 
@@ -109,3 +110,35 @@ def find(queue: SqlQueue, table: str) -> Target:
         )
     of_table = {column["name"]: column for column in columns} if there else None
     return Target(table, found_in, of_table, may_delete, stage_schema)
+
+
+def check_values(
+    queue: SqlQueue, target: Target, results: pa.Schema, replace: tuple[str, Sequence[Any]] | None
+) -> None:
+    """Check that the values whose rows are replaced can be compared with those of their column.
+
+    Args:
+        queue: in whose database the table is.
+        target: the table.
+        results: its columns, if it is made.
+        replace: the column and the values, None for NULL; None: nothing is replaced.
+
+    Raises:
+        InvalidInput: they cannot, as the database says.
+    """
+    if replace is None:
+        return
+    column, values = replace
+    kind = target.type_of(column, results)
+    of: sql.Composable = sinks.table_identifier(target.name)
+    if target.columns is None:
+        of = sql.SQL("(SELECT CAST(NULL AS {}) AS {}) AS made").format(sql.SQL(kind), sql.Identifier(column))
+    condition, known = sinks.having(column, values)
+    with queue.database.connection() as connection:
+        try:
+            connection.execute(sql.SQL("SELECT FROM {} WHERE {} LIMIT 0").format(of, condition), (known,))
+        except (psycopg.ProgrammingError, psycopg.DataError) as error:
+            raise InvalidInput(
+                f"rows of table {target.name!r} cannot be replaced by {column!r}, which is {kind}, with the values"
+                f" {list(values)!r:.100}: {error.diag.message_primary or error}. Give values of the column's type"
+            ) from error

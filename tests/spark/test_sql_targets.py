@@ -211,6 +211,30 @@ def test_rows_without_a_value_are_replaced_as_those_of_any_value(queue: SqlQueue
     ]
 
 
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(
+    ("replace", "said"),
+    [
+        ({"account": [1, 2]}, "by 'account', which is text, with the values .1, 2.: operator does not exist: text ="),
+        ({"n": DAYS}, "by 'n', which is bigint, with the values .* operator does not exist: bigint = date"),
+        ({"day": ["today, perhaps"]}, "by 'day', which is date, with the values .'today, perhaps'.: .*Give values of"),
+        ({"account": ["ATL", 1]}, "by 'account', which is text, with the values .'ATL', 1.: "),
+        ({"account": [object()]}, "by 'account', which is text, with the values .*: cannot adapt type 'object'"),
+    ],
+)
+def test_values_of_another_type_than_the_column_are_refused_before_a_row_is_computed(
+    queue: SqlQueue, session: SparkSession, replace: dict[str, Any], said: str, made: bool
+) -> None:
+    prepare(queue)
+    if made:
+        rows(queue, "CREATE TABLE {s}.typed (day date, account text, n bigint)")
+    columns = ("date'2013-07-04' AS day", "'ATL' AS account", "CAST(raise_error('it was computed') AS bigint) AS n")
+    frame = session.range(1).selectExpr(*columns)
+    with pytest.raises(InvalidInput, match=said), consume(queue, session, SALES, key="k") as work:
+        work.write_sql(frame, table(queue, "typed"), replace=replace)
+    assert endings(queue) == []
+
+
 @pytest.mark.parametrize(
     "name", ["sum(CASE WHEN (amount > 1000000) THEN amount ELSE 0 END) AS much", "ä" * 32, "", "a\0"]
 )
