@@ -257,7 +257,7 @@ def _never_run(given: Any) -> WrongHandler:
     else:
         what = f"{kind}, which does nothing until it is iterated, and nothing iterates it: let the handler do its work, and"
     return WrongHandler(
-        f"the handler returned a {what} return an outcome. No attempt was spent; its jobs were given back"
+        f"the handler returned a {what} return an outcome. A consumer spends no attempt on this, and gives the jobs back"
     )
 
 
