@@ -238,10 +238,13 @@ def taking(table: str) -> Iterator[None]:
 
 def refusal(table: str, error: psycopg.Error) -> InvalidInput:
     """Return the error for a table that does not take its rows."""
-    return InvalidInput(
-        f"the table {table!r} does not take the results: {error.diag.message_primary or error}. Mend or drop it, or name"
-        " another one"
-    )
+    cure = "Mend or drop it, or name another one"
+    if isinstance(error, psycopg.errors.FeatureNotSupported):
+        cure = (
+            "Where it has row-level security, write the rows by Spark's tasks, which the transaction of a leased batch"
+            " inserts (write_sql with by_tasks=True), give the user BYPASSRLS, or name another table"
+        )
+    return InvalidInput(f"the table {table!r} does not take the results: {error.diag.message_primary or error}. {cure}")
 
 
 def _copy(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table) -> None:
