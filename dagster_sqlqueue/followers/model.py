@@ -100,7 +100,7 @@ class Callback:
         try:
             validation.values(_ANY, NewJob({}, priority=self.priority, ordering_key=self.ordering_key))
         except InvalidInput as error:
-            raise InvalidInput(f"the callback's {str(error).removeprefix('row 0: ')}") from None
+            raise InvalidInput(f"the callback's {serialization.without_row(error)}") from None
         _context_text(self.context)
 
     @property

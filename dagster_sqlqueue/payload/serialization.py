@@ -167,6 +167,11 @@ def payload_text(spec: Declared, payload: object, row: int) -> str:
     return text
 
 
+def without_row(error: InvalidInput) -> str:
+    """Return what an error says about the first job, for a caller who gave no other: without the number of its row."""
+    return str(error).removeprefix("row 0: ")
+
+
 def _alike(spec: Declared, payload: object, row: int) -> object:
     """A payload that is no plain dict: a model of another kind is refused, a mapping of another kind becomes one."""
     if isinstance(payload, BaseModel) and not isinstance(payload, spec.payload):

@@ -9,7 +9,7 @@ from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
-from dagster_sqlqueue.payload.serialization import payload_text
+from dagster_sqlqueue.payload.serialization import payload_text, without_row
 from dagster_sqlqueue.queue.decision import Decision, Decisions
 from dagster_sqlqueue.queue.redriving import Redriving
 from dagster_sqlqueue.queue.search import Ended
@@ -54,7 +54,7 @@ class PayloadReplacement:
         try:
             text = payload_text(spec, payload, 0)
         except InvalidInput as error:
-            raise type(error)(str(error).removeprefix("row 0: ")) from None
+            raise type(error)(without_row(error)) from None
         within = self._decisions.within(connection, selection)
         statements = {str(LiveState.QUEUED): _VERB, str(LiveState.HELD): _VERB}
         decision = Decision(_VERB, statements, {"payload": text, "release": release}, within=within)

@@ -205,7 +205,7 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
             return values(spec, new)
         return _with_its_tick(spec, new, tick_field)
     except InvalidInput as error:
-        raise type(error)(str(error).removeprefix("row 0: ")) from None
+        raise type(error)(serialization.without_row(error)) from None
 
 
 def _with_its_tick(spec: QueueSpec[Any], new: NewJob[Any], tick_field: object) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dagster_sqlqueue.errors import InvalidInput, UnknownSchedule
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.numbers import is_delay, is_whole
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_queue_name
+from dagster_sqlqueue.payload.serialization import without_row
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.intake import Terms, no_bucket
 from dagster_sqlqueue.queue.selection import moment_in_utc
@@ -257,7 +258,7 @@ class Schedules:
                     try:
                         duplicates += self._enqueue_on(transaction, queue, [one])
                     except InvalidInput as error:
-                        failed[_key(one)] = str(error).removeprefix("row 0: ")
+                        failed[_key(one)] = without_row(error)
         return duplicates
 
     def _enqueue_on(self, transaction: Transaction, queue: str, group: Sequence[Due]) -> int:

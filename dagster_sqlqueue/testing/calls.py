@@ -101,7 +101,7 @@ def job_for_test(
     try:
         row = new_row(spec, job)
     except InvalidInput as refused:
-        raise type(refused)(str(refused).removeprefix("row 0: ")) from None
+        raise type(refused)(serialization.without_row(refused)) from None
     new, text = row.job, row.columns["payload"]
     most = spec.max_attempts if new.max_attempts is None else new.max_attempts
     if not is_whole(attempt, 1, most):

@@ -23,6 +23,7 @@ from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject as AnyObject
+from dagster_sqlqueue.payload.serialization import without_row
 
 if TYPE_CHECKING:
     from dagster_sqlqueue.followers.insert import OnConflict as OnFollowedConflict
@@ -209,7 +210,7 @@ def enqueue(
             try:
                 made, done = put.one(target, spec, job)
             except InvalidInput as error:
-                raise InvalidInput(f"{str(error).removeprefix('row 0: ')}; nothing was enqueued") from None
+                raise InvalidInput(f"{without_row(error)}; nothing was enqueued") from None
         _report(session, queue, done, made)
         return
     only = next(

@@ -15,7 +15,7 @@ from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.redaction import REDACTED, values_in
-from dagster_sqlqueue.payload.serialization import AnyObject, payload_text
+from dagster_sqlqueue.payload.serialization import AnyObject, payload_text, without_row
 from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, WAITING_STATES, Selection
 
 _UNCHANGED = "; nothing was changed"
@@ -78,5 +78,5 @@ def replace_payload(
                 return
             decided = source.replace_payload(spec, id_, content, release=release)
         except InvalidInput as error:
-            raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_UNCHANGED}") from None
+            raise InvalidInput(f"{without_row(error)}{_UNCHANGED}") from None
     report(session, its, verb, decided)

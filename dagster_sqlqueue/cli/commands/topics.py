@@ -13,6 +13,7 @@ from dagster_sqlqueue.cli.input.json_lines import Lines, parsed, progress, say_r
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.payload.serialization import without_row
 from dagster_sqlqueue.topics.model import Message, Published, PublishedMany, Subscription, SubscriptionMode
 
 _NOTHING = "; nothing was published"
@@ -102,7 +103,7 @@ def publish(
             try:
                 done = topics.Topics(target).publish(topic, found, **settings)
             except InvalidInput as error:
-                raise InvalidInput(f"{str(error).removeprefix('row 0: ')}{_NOTHING}") from None
+                raise InvalidInput(f"{without_row(error)}{_NOTHING}") from None
         _report(session, done)
         return
     only = None if message_id is None else "--id names one message"
