@@ -20,7 +20,7 @@ PLAIN = {
     "topics": 5,
     "schedules": 8,
     "deploying": 2,
-    "payloads": 5,
+    "payloads": 7,
     "users_tests": 6,
     "people": 8,
     "metrics": 6,
