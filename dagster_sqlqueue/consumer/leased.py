@@ -25,6 +25,7 @@ from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Outcome, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.queue.complete import Requeued
 from dagster_sqlqueue.queue.endings import Endings
 from dagster_sqlqueue.queue.leases import Leases
 
@@ -276,14 +277,19 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
     if writes.back:
         jobs = [job for job, _ in writes.back]
         delays = work.leases.delays(writes.back, backoff=work.custom_backoff)
-        cancel_requested: set[UUID] = set()
+        answered = Requeued(set(), set())
 
         def requeue() -> set[UUID]:
             done = work.leases.requeue(writes.back, delays=delays)
-            cancel_requested.update(done.cancel_requested)
+            answered.accepted.update(done.accepted)
+            answered.cancel_requested.update(done.cancel_requested)
             return done.accepted
 
-        work.count_back(writes.back, delays, _accepted(work, jobs, requeue), cancel_requested)
+        accepted = _accepted(work, jobs, requeue)
+        cancel_requested = answered.cancel_requested
+        if unanswered := [job for job in jobs if job.id in accepted - answered.accepted]:
+            cancel_requested |= work.patiently(though_stopping=True)(work.leases.asked_to_end, unanswered)
+        work.count_back(writes.back, delays, accepted, cancel_requested)
     if writes.aside:
         jobs = [job for job, _ in writes.aside]
         work.count_aside(writes, _accepted(work, jobs, lambda: work.leases.hold(writes.aside)))

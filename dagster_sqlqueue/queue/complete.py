@@ -23,6 +23,7 @@ from dagster_sqlqueue.payload.storable import storable_text
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.endings import Ending, Endings, fences
 from dagster_sqlqueue.queue.odd_jobs import despite_odd_jobs
+from dagster_sqlqueue.queue.selection import JobRow
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -189,6 +190,14 @@ class FencedWrites:
     def ended_by_us(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
         """Return which of these jobs were ended under exactly these leases, for when the answer to `finish` got lost."""
         return {row[0] for row in self.database.run("completed_under_lease", fences(jobs))}
+
+    def asked_to_end(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
+        """Return which of these jobs, that nobody has claimed since, are to be cancelled, for when the answer to `requeue`
+        got lost.
+        """
+        leases = {job.id: job.lease_no for job in jobs}
+        rows = [JobRow(*row) for row in self.database.run("live_rows", {"ids": list(leases)})]
+        return {row.id for row in rows if row.cancel_requested_at and row.lease_no == leases[row.id]}
 
     def stops_key(self, job: ClaimedJob) -> bool:
         """Return whether the job's key stops when it has failed for good: it is held then, not archived."""

@@ -64,6 +64,7 @@ class Leases:
         self.heartbeat = writes.heartbeat
         self.note_progress = writes.note_progress
         self.ended_by_us = writes.ended_by_us
+        self.asked_to_end = writes.asked_to_end
         self.end_leases = writes.end_leases
 
         # What is written for jobs that a transaction has locked.

@@ -11,6 +11,7 @@ import pytest
 from dagster_sqlqueue import Consumer, Done, Hold, Job, NewJob, QueueSpec, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.outcome import Outcome
+from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
 from tests.support import Work, claim, leases_go_on, make_due, own_server, rows, until, value
 from tests.support.around import Around
@@ -292,6 +293,28 @@ def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: Q
     assert (summary.succeeded, summary.snoozed, summary.stale) == (6, 4, 0)
     assert queue.archived("work", since_seconds=3_600) == {"succeeded": 6}
     assert queue.depth("work").scheduled == 4
+
+
+def test_a_job_to_be_cancelled_is_not_said_to_be_retried_where_the_answer_got_lost(
+    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = [queue.enqueue(spec, Work(n=n)) for n in range(2)]
+
+    def fails(job: Job[Work]) -> Outcome:
+        if job.id == ids[0]:
+            queue.cancel("work", Selection(ids=[job.id]))
+        return Retry("no luck", after=3_600)
+
+    losing = LosingAnswers(queue.leases)
+    losing.lost = set()
+    queue.leases = losing  # type: ignore[assignment]
+    assert drain(queue, spec, fails, batch_size=100).retried == 2
+    assert losing.lost == {"requeue"}
+    said = {id: line.partition(f"job {id}, ")[2] for id in ids for line in caplog.messages if str(id) in line}
+    assert said == {
+        ids[0]: "attempt 1 of 3: cancelled as requested: no luck",
+        ids[1]: "attempt 1 of 3: retried in 3600.0 s: no luck",
+    }
 
 
 @pytest.mark.parametrize("concurrency", [None, 2])

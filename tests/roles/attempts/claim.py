@@ -16,6 +16,7 @@ from dagster_sqlqueue.queue import batch_admin
 from dagster_sqlqueue.queue.claim_ahead import may_claim_ahead
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
+from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.spark import batches
 from tests.gate.patience import PATIENCE
 from tests.roles.desk import B, C, Desk, O, Secret, verb
@@ -161,6 +162,14 @@ def ended_by_us(queue: SqlQueue, desk: Desk) -> Any:
     jobs = desk.claimed()
     desk.owner.complete(jobs)
     assert len(queue.leases.ended_by_us(jobs)) == 3
+
+
+@verb(C, O, B)
+def asked_to_end(queue: SqlQueue, desk: Desk) -> Any:
+    jobs = desk.claimed()
+    desk.owner.cancel(desk.name, Selection(ids=[jobs[0].id]))
+    desk.owner.requeue([(job, Retry("later")) for job in jobs])
+    assert queue.leases.asked_to_end(jobs) == {jobs[0].id}
 
 
 @verb(C, O)
