@@ -27,7 +27,8 @@ class Retry:
     after: float | None = None
 
     def __post_init__(self) -> None:
-        _check_text("Retry", self.error)
+        if not isinstance(self.error, str):
+            raise InvalidInput(f"Retry was given {self.error!r} as its reason; give a text, such as str(error)")
         if self.after is not None:
             _check_delay("Retry", self.after)
 
@@ -61,7 +62,7 @@ class Hold:
     reason: str
 
     def __post_init__(self) -> None:
-        _check_text("Hold", self.reason)
+        check_reason(self.reason, "Hold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Reject:
     reason: str
 
     def __post_init__(self) -> None:
-        _check_text("Reject", self.reason)
+        check_reason(self.reason, "Reject")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,26 @@ class Cancel:
     reason: str = "cancelled by its handler"
 
     def __post_init__(self) -> None:
-        _check_text("Cancel", self.reason)
+        check_reason(self.reason, "Cancel")
 
 
 Outcome: TypeAlias = Done | Retry | Snooze | Hold | Reject | Cancel
 
 
-def _check_text(outcome: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InvalidInput(f"{outcome} was given {text!r} as its reason; give a text, such as str(error)")
+def check_reason(reason: object, of: str | None = None) -> str:
+    """Return a reason for later readers of the job, checked.
+
+    Args:
+        reason: as it was given.
+        of: what it was given to, for the message.
+
+    Raises:
+        InvalidInput: it is no text, or says nothing.
+    """
+    if not isinstance(reason, str) or not reason.replace("\x00", "").strip():
+        given = f"the reason is {reason!r}" if of is None else f"{of} was given {reason!r} as its reason"
+        raise InvalidInput(f"{given}; give a text that says why, for later readers of the job")
+    return reason
 
 
 def _check_delay(outcome: str, seconds: object) -> None:

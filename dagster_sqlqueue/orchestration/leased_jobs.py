@@ -207,8 +207,7 @@ def settle_claimed(
             written.counts["retried" if isinstance(how, Retry) else "snoozed"] += job.id in done
     if writes.aside:
         done = leases.hold(writes.aside)
-        aside = [(job, Hold(reason)) for job, reason in writes.aside]
-        done |= _returned_before(leases, aside, done)
+        done |= _returned_before(leases, writes.aside, done)
         accepted |= done
         written.counts["held"] += len(done)
         log_aside(writes, done)
@@ -224,25 +223,25 @@ def _finish(leases: Leases, endings: Endings) -> set[UUID]:
 
 
 def _returned_before(
-    leases: Leases, returned: Sequence[tuple[ClaimedJob, Retry | Snooze | Hold]], accepted: set[UUID]
+    leases: Leases, returned: Sequence[tuple[ClaimedJob, Retry | Snooze | str]], accepted: set[UUID]
 ) -> set[UUID]:
-    """Return which of the refused jobs were given back or held like this under the same lease, which nobody has claimed
-    since.
+    """Return which of the refused jobs were given back, or held for this reason, under the same lease, which nobody has
+    claimed since.
     """
     refused = {job.id: (job, how) for job, how in returned if job.id not in accepted}
     rows = [JobRow(*row) for row in leases.database.run("live_rows", {"ids": list(refused)})] if refused else []
     return {row.id for row in rows if _stands(*refused[row.id], row)}
 
 
-def _stands(job: ClaimedJob, how: Retry | Snooze | Hold, row: JobRow) -> bool:
+def _stands(job: ClaimedJob, how: Retry | Snooze | str, row: JobRow) -> bool:
     if row.lease_no != job.lease_no:
         return False
     match how:
         case Retry(error, _):
             wanted = LiveState.QUEUED, job.attempt, storable_text(error)
             return (row.state, row.attempt, row.error) == wanted
-        case Hold(reason):
-            return (row.state, row.error) == (LiveState.HELD, storable_text(reason))
+        case str():
+            return (row.state, row.error) == (LiveState.HELD, storable_text(how))
     return (row.state, row.attempt) == (LiveState.QUEUED, job.attempt - 1)
 
 

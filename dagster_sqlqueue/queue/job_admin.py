@@ -16,7 +16,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
 from dagster_sqlqueue.model.numbers import is_delay, is_whole
-from dagster_sqlqueue.model.outcome import Json
+from dagster_sqlqueue.model.outcome import Json, check_reason
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload.serialization import result_text
 from dagster_sqlqueue.payload.storable import storable_text, unstorable_text
@@ -301,6 +301,4 @@ def _by_state(statements: Mapping[LiveState, str]) -> dict[str, str]:
 
 
 def _reason(reason: object) -> str:
-    if not isinstance(reason, str) or not reason.strip():
-        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for later readers of the job")
-    return storable_text(reason)
+    return storable_text(check_reason(reason))

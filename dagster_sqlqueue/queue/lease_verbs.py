@@ -6,7 +6,7 @@ from uuid import UUID
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.outcome import Retry, Snooze
+from dagster_sqlqueue.model.outcome import Retry, Snooze, check_reason
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
@@ -129,8 +129,10 @@ class LeaseVerbs(Verbs):
         """Hold claimed jobs, each with the reason, no attempt spent. Returns the ids that were accepted.
 
         Raises:
-            InvalidInput: as for `finish`, of the executor.
+            InvalidInput: a reason says nothing; or as for `finish`, of the executor.
         """
+        for _, reason in jobs:
+            check_reason(reason)
         return self.leases.hold(jobs, executor=executor)
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:

@@ -1,5 +1,6 @@
 """What a handler is given, and what becomes of a job by what it returns or raises."""
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
@@ -7,7 +8,21 @@ from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import Backoff, Consumer, Done, Hold, Job, NewJob, QueueSpec, Reject, Retry, Snooze, SqlQueue
+from dagster_sqlqueue import (
+    Backoff,
+    Cancel,
+    Consumer,
+    Done,
+    Hold,
+    Job,
+    NewJob,
+    QueueSpec,
+    Reject,
+    Retry,
+    Snooze,
+    SqlQueue,
+)
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue.leases import Leases
 from tests.support import Work, make_due, rows, value
@@ -45,6 +60,14 @@ def test_done_keeps_its_result(queue: SqlQueue, spec: QueueSpec[Work], outcome: 
     queue.enqueue(spec, Work(n=1))
     assert drain(queue, spec, lambda job: outcome).succeeded == 1
     assert archive(queue)[1][:2] == ("succeeded", result)
+
+
+@pytest.mark.parametrize("reason", ["", " \n", "\x00", 7])
+@pytest.mark.parametrize("outcome", [Hold, Reject, Cancel])
+def test_an_outcome_for_people_to_read_says_why(outcome: Any, reason: Any) -> None:
+    said = f"{outcome.__name__} was given {reason!r} as its reason; give a text that says why"
+    with pytest.raises(InvalidInput, match=re.escape(said)):
+        outcome(reason)
 
 
 class Untold(Exception):
@@ -89,6 +112,7 @@ BAD = {
     "an exception with NUL": (lambda: int("\x00"), "ValueError: invalid literal"),
     "a reason that is no text": (lambda: Retry(ValueError("x")), "ValueError('x')"),  # type: ignore[arg-type]
     "no reason": (lambda: Reject(None), "give a text"),  # type: ignore[arg-type]
+    "a blank reason": (lambda: Reject(str(AssertionError())), "Reject was given '' as its reason; give a text"),
     "a delay that is no number": (lambda: Snooze("1"), "give seconds"),  # type: ignore[arg-type]
     "a moment after all years": (
         lambda: Snooze(datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))),

@@ -20,7 +20,7 @@ from dagster_sqlqueue.queue.explain import Why
 from dagster_sqlqueue.queue.job_admin import Completed
 from dagster_sqlqueue.queue.selection import Selection
 from tests.gate.patience import PATIENCE
-from tests.support import Work, caller, make_due, numbers, rows, until, value
+from tests.support import Work, caller, claim, make_due, numbers, rows, until, value
 from tests.support.decisions import ALL, ORDERED, PLAIN, TWO_A_KEY, finish_all, ids, put, take
 
 
@@ -364,6 +364,8 @@ def test_what_a_caller_adds_stands_or_falls_with_the_decision(queue: SqlQueue, v
 
 def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:
     (job,) = put(queue, PLAIN, 1)
+    (running,) = claim(queue)
+    queue.release([running])
     refused = [
         (
             lambda: queue.cancel("work", Selection(state="failed")),
@@ -381,6 +383,8 @@ def test_verbs_say_what_they_cannot_take(queue: SqlQueue) -> None:
             "a list of ended jobs applies to jobs that are",
         ),
         (lambda: queue.hold_queued("work", ALL, " "), "the reason is ' '"),
+        (lambda: queue.hold_queued("work", ALL, "\x00"), r"the reason is '\\x00'"),
+        (lambda: queue.hold([(running, "")]), "the reason is ''"),
         (lambda: queue.cancel("work", ALL, reason=None), "the reason is None"),  # type: ignore[arg-type]
         (lambda: queue.jobs("work", limit=0), "limit is 0"),
         (lambda: queue.jobs("work", limit=10_001), "limit is 10001"),
