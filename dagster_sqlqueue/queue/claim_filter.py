@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -10,6 +10,7 @@ from uuid import UUID
 from dagster_sqlqueue.db.execution import Row
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.payload.storable import unstorable_text
@@ -63,13 +64,17 @@ class ClaimFilter:
     def __init__(
         self, *, tags: Sequence[str] = (), payload: Mapping[str, Any] | str | None = None, scan: int = 10_000
     ) -> None:
-        if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        # An iterator would be at its end after the check, and the filter take every job.
+        usable = (
+            isinstance(tags, Collection) and not isinstance(tags, str) and all(isinstance(tag, str) for tag in tags)
+        )
+        if not usable:
             raise InvalidInput(f"the filter's tags are {tags!r}; give a sequence of texts")
         for tag in tags:
             if problem := unstorable_text(tag):
                 raise InvalidInput(f"the filter's tag {tag!r} {problem}; no job has it")
-        if not 1 <= scan <= 1_000_000:
-            raise InvalidInput(f"the filter's scan is {scan}; it must be 1 to 1,000,000 jobs a claim")
+        if not is_whole(scan, 1, 1_000_000):
+            raise InvalidInput(f"the filter's scan is {scan!r}; it must be 1 to 1,000,000 jobs a claim")
         self.tags = list(tags)
         self.payload = serialization.object_text("the filter", payload)
         self.scan = scan

@@ -94,7 +94,12 @@ def test_a_filter_is_unfinished_whenever_its_bound_kept_it_from_the_end(queue: S
         ({"payload": "[1]"}, "is not a JSON object"),
         ({"payload": {"a": float("nan")}}, "is not JSON"),
         ({"tags": "urgent"}, "give a sequence of texts"),
+        ({"tags": iter(["urgent"])}, "tags are <list_iterator object .*give a sequence of texts"),
+        ({"tags": None}, "tags are None; give a sequence of texts"),
+        ({"tags": [1]}, r"tags are \[1\]; give a sequence of texts"),
         ({"scan": 0}, "scan is 0"),
+        ({"scan": "10"}, "scan is '10'"),
+        ({"scan": 2.5}, "scan is 2.5"),
     ],
 )
 def test_a_filter_that_is_none_is_refused(arguments: dict[str, Any], message: str) -> None:
