@@ -37,11 +37,11 @@ from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
-from dagster_sqlqueue.model.numbers import is_number, is_seconds
+from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.claim_request import check_buckets
+from dagster_sqlqueue.queue.claim_request import check_buckets, check_lease_seconds, check_worker
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.schema import migrations
 
@@ -124,9 +124,9 @@ class Consumer(Generic[Payload]):
         first = buckets() if callable(buckets) else buckets
         bucket_order = BucketOrder(None if first is None else list(check_buckets(first)), region)
         self._idle = False
-        self.worker = worker or f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
-        if lease_seconds is not None and not is_seconds(lease_seconds):
-            raise InvalidInput(f"lease_seconds is {lease_seconds!r}; it must be positive, at most a hundred years")
+        self.worker = check_worker(worker) if worker else f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
+        if lease_seconds is not None:
+            check_lease_seconds(lease_seconds)
         if job_timeout_seconds is not None and not (is_number(job_timeout_seconds) and job_timeout_seconds > 0):
             raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
         if mode not in list(Mode):

@@ -1,12 +1,13 @@
 """The arguments of a claim, passed on as they are from the caller to the statement."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import is_seconds, is_whole
 from dagster_sqlqueue.model.queue import MAX_BUCKETS, check_queue_name
+from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.head_hints import HeadHints
 
@@ -48,10 +49,10 @@ class ClaimRequest:
             InvalidInput: a value is out of range; the message names it.
         """
         check_queue_name(self.queue)
-        if not 1 <= self.limit <= MAX_BATCH:
-            raise InvalidInput(f"limit is {self.limit}; a claim takes 1 to {MAX_BATCH:,} jobs")
-        if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
-            raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
+        if not is_whole(self.limit, 1, MAX_BATCH):
+            raise InvalidInput(f"limit is {self.limit!r}; a claim takes 1 to {MAX_BATCH:,} jobs")
+        if self.lease_seconds is not None:
+            check_lease_seconds(self.lease_seconds)
         if self.buckets is not None:
             check_buckets(self.buckets)
         return self
@@ -63,8 +64,31 @@ def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
     Raises:
         InvalidInput: there are none, or one is out of range.
     """
-    if not buckets or min(buckets) < 0 or max(buckets) >= MAX_BUCKETS:
-        raise InvalidInput(
-            f"buckets is {list(buckets)}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all"
-        )
+    usable = isinstance(buckets, Collection) and all(is_whole(bucket, 0, MAX_BUCKETS - 1) for bucket in buckets)
+    if not usable or not buckets:
+        given = list(buckets) if isinstance(buckets, Collection) else repr(buckets)
+        raise InvalidInput(f"buckets is {given}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all")
     return buckets
+
+
+def check_lease_seconds(seconds: object) -> None:
+    """Raise an error if a lease cannot be so long.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    if not is_seconds(seconds):
+        raise InvalidInput(f"lease_seconds is {seconds!r}; it must be positive, at most a hundred years")
+
+
+def check_worker(worker: object) -> str:
+    """Return the name of a consumer, checked.
+
+    Raises:
+        InvalidInput: it is no text, or blank, or cannot be stored.
+    """
+    if not isinstance(worker, str) or not worker.strip():
+        raise InvalidInput(f"worker is {worker!r}; give a name for the consumer")
+    if problem := unstorable_text(worker):
+        raise InvalidInput(f"worker is {worker!r}; it {problem}: remove that")
+    return worker

@@ -9,7 +9,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze, check_reason
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.claim_request import ClaimRequest
+from dagster_sqlqueue.queue.claim_request import ClaimRequest, check_lease_seconds, check_worker
 from dagster_sqlqueue.queue.complete import Kept
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints
@@ -52,7 +52,7 @@ class LeaseVerbs(Verbs):
             InvalidInput: an argument is out of range.
             UnknownQueue: there is no such queue.
         """
-        request = ClaimRequest(queue, limit, worker, buckets, lease_seconds, hints or HeadHints(), filter)
+        request = ClaimRequest(queue, limit, check_worker(worker), buckets, lease_seconds, hints or HeadHints(), filter)
         return self.leases.claim(request.checked())
 
     def finish(self, endings: Sequence[Ending], *, executor: Executor | None = None) -> set[UUID]:
@@ -140,5 +140,9 @@ class LeaseVerbs(Verbs):
 
         A lease that ran out and was not claimed since is extended like any other, except where others may have begun in its
         place: under a limit, or in a keyed queue.
+
+        Raises:
+            InvalidInput: lease_seconds is not positive, or too long.
         """
+        check_lease_seconds(lease_seconds)
         return self.leases.heartbeat(jobs, lease_seconds=lease_seconds)

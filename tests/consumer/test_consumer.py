@@ -236,6 +236,10 @@ def test_a_beat_that_fails_does_not_stop_the_heartbeats(
         {"buckets": []},
         {"buckets": [-1]},
         {"buckets": [1024]},
+        {"buckets": [0.5]},
+        {"worker": " "},
+        {"worker": 7},
+        {"worker": "a\x00"},
     ],
 )
 def test_settings_that_make_no_sense_are_refused_at_once(

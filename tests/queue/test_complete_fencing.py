@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -10,7 +11,7 @@ from psycopg import sql
 
 from dagster_sqlqueue import NewJob, QueueSpec, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
-from dagster_sqlqueue.errors import LeaseLost, UnknownQueue
+from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownQueue
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.schema.functions import pinned_schema
@@ -117,6 +118,15 @@ def test_a_lease_that_ran_out_and_was_not_claimed_is_still_current(queue: SqlQue
     assert queue.heartbeat(jobs, lease_seconds=300).held == {jobs[0].id}
     assert claim(queue) == []
     queue.complete(jobs)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "60", True])
+def test_a_heartbeat_refuses_a_lease_that_makes_no_sense(queue: SqlQueue, spec: QueueSpec[Work], seconds: Any) -> None:
+    queue.enqueue(spec, Work(n=1))
+    (job,) = claim(queue)
+    with pytest.raises(InvalidInput, match=f"lease_seconds is {seconds!r}; it must be positive"):
+        queue.heartbeat([job], lease_seconds=seconds)
+    assert queue.heartbeat([job], lease_seconds=300).held == {job.id}
 
 
 def test_a_lease_that_ran_out_on_the_last_attempt_ends_in_the_dead_letter(
