@@ -1,11 +1,13 @@
 """Verbs that claim jobs and end them, for programs that process jobs without a `Consumer`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import Executor
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import BackoffPolicy
-from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze, check_reason
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
@@ -66,18 +68,19 @@ class LeaseVerbs(Verbs):
             The ids that were accepted; a job that is missing was refused, because its lease is not the current one.
 
         Raises:
-            InvalidInput: a result cannot be stored as JSON, or `executor` is a transaction that does not see what others
-                commit, and a job's key takes turns; nothing was written.
+            InvalidInput: an ending is not usable, or `executor` is a transaction that does not see what others commit, and
+                a job's key takes turns; nothing was written.
         """
-        return self.leases.finish(Endings.of(endings), executor=executor)
+        return self.leases.finish(Endings.of(map(_ending, _several("endings", endings))), executor=executor)
 
     def complete(self, jobs: Sequence[ClaimedJob], *, executor: Executor | None = None) -> None:
         """End jobs as succeeded.
 
         Raises:
+            InvalidInput: something among them is no claimed job; nothing was written.
             LeaseLost: some were refused; the others are completed, unless `executor` is given and rolls back.
         """
-        self.leases.complete(jobs, executor=executor)
+        self.leases.complete(_claimed(jobs), executor=executor)
 
     def fail(
         self, job: ClaimedJob, error: str, *, backoff: BackoffPolicy | None = None, after: float | None = None
@@ -95,8 +98,10 @@ class LeaseVerbs(Verbs):
             Whether the job will be tried again.
 
         Raises:
+            InvalidInput: an argument is not usable; nothing was written.
             LeaseLost: the write was refused.
         """
+        (job,) = _claimed([job])
         return self.leases.fail(job, error, backoff=backoff, after=after)
 
     def requeue(
@@ -117,23 +122,32 @@ class LeaseVerbs(Verbs):
             The ids that were accepted.
 
         Raises:
-            InvalidInput: as for `finish`, of the executor.
+            InvalidInput: something among them is no claimed job with a `Retry` or `Snooze`; or as for `finish`, of the
+                executor.
         """
-        return self.leases.requeue(jobs, backoff=backoff, executor=executor).accepted
+        back = _pairs(jobs)
+        for _, how in back:
+            if not isinstance(how, Retry | Snooze):
+                raise InvalidInput(f"a job is to go back by a {type(how).__name__}; give a Retry(…) or a Snooze(…)")
+        return self.leases.requeue(back, backoff=backoff, executor=executor).accepted
 
     def release(self, jobs: Sequence[ClaimedJob]) -> set[UUID]:
-        """Give back jobs that were claimed and not begun; they are due at once. Returns the ids that were accepted."""
-        return self.leases.release(jobs)
+        """Give back jobs that were claimed and not begun; they are due at once. Returns the ids that were accepted.
+
+        Raises:
+            InvalidInput: something among them is no claimed job; nothing was written.
+        """
+        return self.leases.release(_claimed(jobs))
 
     def hold(self, jobs: Sequence[tuple[ClaimedJob, str]], *, executor: Executor | None = None) -> set[UUID]:
         """Hold claimed jobs, each with the reason, no attempt spent. Returns the ids that were accepted.
 
         Raises:
-            InvalidInput: a reason says nothing; or as for `finish`, of the executor.
+            InvalidInput: something among them is no claimed job with a reason, or a reason says nothing; or as for `finish`,
+                of the executor.
         """
-        for _, reason in jobs:
-            check_reason(reason)
-        return self.leases.hold(jobs, executor=executor)
+        aside = [(job, check_reason(reason)) for job, reason in _pairs(jobs)]
+        return self.leases.hold(aside, executor=executor)
 
     def heartbeat(self, jobs: Sequence[ClaimedJob], *, lease_seconds: float) -> Kept:
         """Extend leases, counted from now.
@@ -142,7 +156,50 @@ class LeaseVerbs(Verbs):
         place: under a limit, or in a keyed queue.
 
         Raises:
-            InvalidInput: lease_seconds is not positive, or too long.
+            InvalidInput: lease_seconds is not positive, or too long; or something among the jobs is no claimed job.
         """
         check_lease_seconds(lease_seconds)
-        return self.leases.heartbeat(jobs, lease_seconds=lease_seconds)
+        return self.leases.heartbeat(_claimed(jobs), lease_seconds=lease_seconds)
+
+
+def _several(name: str, given: Any) -> list[Any]:
+    # One job, and one ending, can be iterated as well: they are tuples.
+    if isinstance(given, ClaimedJob | Ending | str | bytes) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{name} is a {type(given).__name__}; give a list")
+    return list(given)
+
+
+def _claimed(jobs: Any) -> list[ClaimedJob]:
+    several = _several("jobs", jobs)
+    for job in several:
+        _check_claimed(job)
+    return several
+
+
+def _pairs(jobs: Any) -> list[tuple[ClaimedJob, Any]]:
+    several = _several("jobs", jobs)
+    for pair in several:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidInput(
+                f"there is a {type(pair).__name__} among the jobs; give pairs of a job and what becomes of it"
+            )
+        _check_claimed(pair[0])
+    return several
+
+
+def _check_claimed(job: object) -> None:
+    if not isinstance(job, ClaimedJob):
+        raise InvalidInput(f"there is a {type(job).__name__} among the jobs; give each as `claim` returned it")
+
+
+def _ending(ending: object) -> Ending:
+    if not isinstance(ending, Ending):
+        raise InvalidInput(f"there is a {type(ending).__name__} among the endings; give an Ending(job, state, …)")
+    _check_claimed(ending.job)
+    if ending.state not in list(ArchiveState):
+        raise InvalidInput(
+            f"the state of an ending is {ending.state!r}; it must be one of {', '.join(map(repr, map(str, ArchiveState)))}"
+        )
+    if not (ending.error is None or isinstance(ending.error, str)):
+        raise InvalidInput(f"the error of an ending is {ending.error!r:.100}; give a text, such as str(error)")
+    return ending._replace(state=ArchiveState(ending.state))

@@ -1,6 +1,7 @@
 """A write under a lease that is not the current one is refused."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
@@ -9,10 +10,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dagster_sqlqueue import NewJob, QueueSpec, Retry, Snooze, SqlQueue
+from dagster_sqlqueue import Hold, NewJob, QueueSpec, Retry, Snooze, SqlQueue
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost, UnknownQueue
-from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.queue import Ending
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.schema.functions import pinned_schema
 from tests.support import Work, claim, make_due, rows, value
@@ -221,3 +223,57 @@ def test_a_number_counts_from_the_commit_of_its_claim(queue: SqlQueue, spec: Que
     (mine,) = claim(queue)
     assert mine.lease_no == 1
     queue.complete([mine])
+
+
+ODD: dict[str, tuple[Callable[[SqlQueue, ClaimedJob], object], str]] = {
+    "one job": (lambda queue, job: queue.complete(job), "jobs is a ClaimedJob; give a list"),
+    "no jobs": (lambda queue, job: queue.release(None), "jobs is a NoneType; give a list"),  # type: ignore[arg-type]
+    "an id": (lambda queue, job: queue.complete([job.id]), "there is a UUID among the jobs; give each as `claim`"),  # type: ignore[list-item]
+    "an id that failed": (lambda queue, job: queue.fail(job.id, "x"), "there is a UUID among the jobs"),  # type: ignore[arg-type]
+    "an id that lives": (lambda queue, job: queue.heartbeat([job.id], lease_seconds=60), "there is a UUID among"),  # type: ignore[list-item]
+    "a job alone": (lambda queue, job: queue.hold([job]), "there is a ClaimedJob among the jobs; give pairs"),  # type: ignore[list-item]
+    "no way back": (lambda queue, job: queue.requeue([(job, Hold("x"))]), "by a Hold; give a Retry"),  # type: ignore[list-item]
+    "one ending": (
+        lambda queue, job: queue.finish(Ending(job, ArchiveState.FAILED)),
+        "endings is a Ending; give a list",
+    ),  # type: ignore[arg-type]
+    "no ending": (lambda queue, job: queue.finish([job]), "there is a ClaimedJob among the endings"),  # type: ignore[list-item]
+    "no state": (lambda queue, job: queue.finish([Ending(job, "done")]), "is 'done'; it must be one of 'succeeded'"),  # type: ignore[arg-type]
+    "no text": (
+        lambda queue, job: queue.finish([Ending(job, ArchiveState.FAILED, error=ValueError("x"))]),  # type: ignore[arg-type]
+        r"is ValueError\('x'\); give a text",
+    ),
+}
+
+
+@pytest.mark.parametrize("odd", list(ODD))
+def test_what_is_no_claimed_job_is_refused(queue: SqlQueue, spec: QueueSpec[Work], odd: str) -> None:
+    queue.enqueue(spec, Work(n=1))
+    (job,) = claim(queue)
+    write, message = ODD[odd]
+    with pytest.raises(InvalidInput, match=message):
+        write(queue, job)
+    assert rows(queue, "SELECT state, error FROM {s}.job_all") == [("running", None)]
+
+
+def test_jobs_may_be_given_by_an_iterator_and_states_as_texts(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(6)])
+    jobs: Any = iter(claim(queue))
+    taken = {
+        "heartbeat": queue.heartbeat(itertools.islice(jobs, 1), lease_seconds=60).held,  # type: ignore[arg-type]
+        "requeue": queue.requeue((job, Snooze(3_600)) for job in itertools.islice(jobs, 1)),  # type: ignore[arg-type]
+        "hold": queue.hold((job, "look at it") for job in itertools.islice(jobs, 1)),  # type: ignore[arg-type]
+        "release": queue.release(itertools.islice(jobs, 1)),  # type: ignore[arg-type]
+        "finish": queue.finish(Ending(job, "failed", error="no luck") for job in itertools.islice(jobs, 1)),  # type: ignore[arg-type]
+    }
+    assert {verb: len(ids) for verb, ids in taken.items()} == dict.fromkeys(taken, 1)
+    queue.complete(jobs)
+    found = rows(queue, "SELECT state, error FROM {s}.job_all")
+    assert sorted(found, key=str) == [
+        ("failed", "no luck"),
+        ("held", "look at it"),
+        ("queued", None),
+        ("queued", None),
+        ("running", None),
+        ("succeeded", None),
+    ]
