@@ -31,7 +31,7 @@ from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.consumer.start import check_side_by_side, compare_settings, ensure_queue
+from dagster_sqlqueue.consumer.start import check_side_by_side, check_times, compare_settings, ensure_queue
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.db import permissions
@@ -266,8 +266,9 @@ class Consumer(Generic[Payload]):
             UnknownQueue: the queue does not exist, and is not to be made or may not be.
             SchemaTooOld, SchemaTooNew: the schema does not serve this code any more; what was claimed is given back.
             DatabaseUnavailable: the database stayed away for longer than a lease.
-            InvalidInput: transactional mode, and the queue's strategy, order or limits need leases.
+            InvalidInput: a time is no number; or transactional mode, and the queue's strategy, order or limits need leases.
         """
+        check_times(budget_seconds, linger_seconds)
         began = time.monotonic()
         idle_since: float | None = None
         with self.working(), self._waits.listening(linger_seconds):

@@ -9,6 +9,7 @@ from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.declaration import declared, difference_cure, difference_line
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 
@@ -29,6 +30,18 @@ def check_side_by_side(spec: QueueSpec[Any], concurrency: int, shape: Shape, mod
     ):
         if refused:
             raise InvalidInput(f"{spec.label}: concurrency={concurrency} was given {why}; leave it out")
+
+
+def check_times(budget_seconds: object, linger_seconds: object) -> None:
+    """Raise an error if a drain cannot be told to end by these times.
+
+    Raises:
+        InvalidInput: one is no number.
+    """
+    if budget_seconds is not None and not is_number(budget_seconds):
+        raise InvalidInput(f"budget_seconds is {budget_seconds!r}; give seconds, or None for no limit")
+    if not is_number(linger_seconds):
+        raise InvalidInput(f"linger_seconds is {linger_seconds!r}; give seconds, 0 to end when nothing is due")
 
 
 def ensure_queue(queue: SqlQueue, spec: QueueSpec[Any], *, create: bool = True) -> QueueSettings:

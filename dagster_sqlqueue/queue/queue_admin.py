@@ -13,7 +13,7 @@ import tenacity
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.numbers import is_delay, is_seconds, is_whole
+from dagster_sqlqueue.model.numbers import is_seconds, is_whole
 from dagster_sqlqueue.model.queue import (
     QueueSettings,
     QueueSpec,
@@ -27,6 +27,7 @@ from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.catalog import settings_of
 from dagster_sqlqueue.queue.selection import moment_in_utc
+from dagster_sqlqueue.queue.validation import check_timeout
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -142,10 +143,7 @@ class QueueAdminVerbs(Verbs):
             InvalidInput: the timeout is not usable.
             UnknownQueue: there is no such queue.
         """
-        if timeout_seconds is not None and not is_delay(timeout_seconds):
-            raise InvalidInput(
-                f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
-            )
+        check_timeout(timeout_seconds)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         settings = self.settings(check_queue_name(queue))
         if settings.paused_at is None:

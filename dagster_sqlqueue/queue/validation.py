@@ -12,7 +12,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.ids import bucket_hash
 from dagster_sqlqueue.model.job import NewJob, UniqueUntil
-from dagster_sqlqueue.model.numbers import is_seconds, is_whole
+from dagster_sqlqueue.model.numbers import is_delay, is_seconds, is_whole
 from dagster_sqlqueue.model.queue import MAX_ATTEMPTS
 from dagster_sqlqueue.payload.serialization import Declared, payload_text
 from dagster_sqlqueue.payload.storable import KEY_LIMIT, key_problem, unstorable_text
@@ -34,6 +34,18 @@ _PLURALS = {
 }
 
 MOST_TAGS = 100
+
+
+def check_timeout(timeout_seconds: object) -> None:
+    """Raise an error if a caller cannot wait for so long.
+
+    Raises:
+        InvalidInput: it cannot; None is no limit.
+    """
+    if timeout_seconds is not None and not is_delay(timeout_seconds):
+        raise InvalidInput(
+            f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
+        )
 
 
 def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

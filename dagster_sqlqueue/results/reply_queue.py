@@ -20,6 +20,7 @@ from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
+from dagster_sqlqueue.queue.validation import check_timeout
 
 _POLL_SECONDS = 0.2
 _LISTENING_POLL_SECONDS = 1.0
@@ -99,8 +100,7 @@ class ReplyQueue(Generic[Payload]):
             UnknownQueue: the queue was removed.
             InvalidInput: the timeout is not usable.
         """
-        if timeout_seconds is not None and not 0 <= timeout_seconds <= MAX_DELAY_SECONDS:
-            raise InvalidInput(f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative, or None")
+        check_timeout(timeout_seconds)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             if time.monotonic() - self._renewed_at > self._ttl_seconds / 4:

@@ -12,9 +12,9 @@ import psycopg
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue.db.database import Database
-from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, InvalidInput, WaitTimedOut
+from dagster_sqlqueue.errors import AccessRefused, DatabaseUnavailable, WaitTimedOut
 from dagster_sqlqueue.model.job import ArchiveState
-from dagster_sqlqueue.model.numbers import is_delay
+from dagster_sqlqueue.queue.validation import check_timeout
 from dagster_sqlqueue.results.model import JobOutcome
 
 _AT_ONCE = 1_000
@@ -54,10 +54,7 @@ class Wait:
         timeout_seconds: float | None,
         notified: bool,
     ) -> None:
-        if timeout_seconds is not None and not is_delay(timeout_seconds):
-            raise InvalidInput(
-                f"timeout_seconds is {timeout_seconds!r}; give seconds, not negative and at most a hundred years, or None"
-            )
+        check_timeout(timeout_seconds)
         self.open = list(ids)
         self.outcomes: dict[UUID, JobOutcome] = {}
         self._ids = ids

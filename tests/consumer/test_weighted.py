@@ -51,6 +51,19 @@ def test_one_that_was_idle_has_saved_nothing_up(queue: SqlQueue) -> None:
     assert abs(together["first"] - together["second"]) <= 60
 
 
+@pytest.mark.parametrize("times", [{"budget_seconds": "5"}, {"budget_seconds": float("nan")}, {"linger_seconds": None}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_times_that_are_none_are_refused(
+    queue: SqlQueue, spec: QueueSpec[Work], times: dict[str, Any], weighted: bool
+) -> None:
+    queue.enqueue(spec, Work(n=1))
+    consumer = Consumer(queue, spec, lambda job: None)
+    ((name, given),) = times.items()
+    with pytest.raises(InvalidInput, match=f"{name} is {given!r}; give seconds"):
+        (WeightedConsumers({consumer: 1.0}) if weighted else consumer).drain(**times)
+    assert consumer.summary.claimed == 0
+
+
 @pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), True, "3"])
 def test_a_weight_that_is_none_is_refused(queue: SqlQueue, spec: QueueSpec[Work], weight: Any) -> None:
     with pytest.raises(InvalidInput, match="a weight is"):

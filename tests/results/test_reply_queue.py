@@ -39,6 +39,15 @@ def expire(queue: SqlQueue) -> None:
     rows(queue, "UPDATE {s}.waiter SET expires_at = now() - interval '1 second'")
 
 
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True])
+def test_a_timeout_that_is_none_is_refused(queue: SqlQueue, results: Results, timeout: Any) -> None:
+    with results.reply_queue(Work) as reply:
+        queue.enqueue(reply.spec, Work(n=7))
+        with pytest.raises(InvalidInput, match=f"timeout_seconds is {timeout!r}; give seconds"):
+            reply.receive(timeout_seconds=timeout)
+        assert reply.receive(timeout_seconds=0) == Work(n=7)
+
+
 def test_an_answer_is_received(queue: SqlQueue, results: Results) -> None:
     with results.reply_queue(Work) as reply:
         assert there(queue) == {reply.name}
