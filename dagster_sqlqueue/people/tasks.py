@@ -1,5 +1,6 @@
 """Verbs of people: read, take, do, review and give back tasks."""
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -253,9 +254,11 @@ class TaskVerbs(ServiceVerbs):
             revision: as for `assign`.
             connection: as for `assign`.
         """
-        result_text(result)
+        # As JSON has it: its names are texts, and can be brought into an order.
+        text = result_text(result)
+        details = {"result": None if text is None else json.loads(text)}
         return self._transitions.step(
-            jobs, Action.SUBMIT, operator, reason, details={"result": result}, revision=revision, connection=connection
+            jobs, Action.SUBMIT, operator, reason, details=details, revision=revision, connection=connection
         )
 
     def approve(

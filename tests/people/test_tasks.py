@@ -119,6 +119,16 @@ def test_each_of_many_keeps_its_own_result_and_person(people: HumanWork, queue: 
     assert [json.loads(queue.job(job).result or "") for job in ids] == [{"by": n} for n in ("anna", "bert", "carl")]
 
 
+@pytest.mark.parametrize("review", [False, True])
+def test_a_result_may_have_names_that_are_no_texts(people: HumanWork, queue: SqlQueue, review: bool) -> None:
+    (job,) = handed_over(people, 1, review=review)
+    people.take("anna", "work")
+    people.submit(job, "anna", {7: "seats", "row": (1, 2), None: 3})  # type: ignore[dict-item]
+    if review:
+        people.approve(job, by="boss")
+    assert json.loads(queue.job(job).result or "") == {"7": "seats", "row": [1, 2], "null": 3}
+
+
 @pytest.mark.parametrize("name", ["anna", "Anna", "ANNA"])
 def test_four_eyes(people: HumanWork, queue: SqlQueue, name: str) -> None:
     (job,) = handed_over(people, 1, four_eyes=True)
