@@ -14,7 +14,7 @@ from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.payload.storable import unstorable_text
 
 _NAME_LIMIT = 200
-_REASON_LIMIT = 10_000
+REASON_LIMIT = 10_000
 
 
 class Stage(enum.StrEnum):
@@ -213,8 +213,8 @@ def check_reason(reason: object, *, needed: bool = False) -> str | None:
         return None
     if not isinstance(reason, str) or not reason.strip():
         raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for later readers of the job")
-    if len(reason) > _REASON_LIMIT:
-        raise InvalidInput(f"the reason has {len(reason):,} characters; the limit is {_REASON_LIMIT:,}")
+    if len(reason) > REASON_LIMIT:
+        raise InvalidInput(f"the reason has {len(reason):,} characters; the limit is {REASON_LIMIT:,}")
     if problem := unstorable_text(reason):
         raise InvalidInput(f"the reason {problem}")
     return reason

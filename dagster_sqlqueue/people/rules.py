@@ -6,12 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
+from dagster_sqlqueue.display import shortened
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Job
 from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import object_text
-from dagster_sqlqueue.people.model import Action, AutomationRule, check_name, check_percent, check_reason
+from dagster_sqlqueue.people.model import REASON_LIMIT, Action, AutomationRule, check_name, check_percent, check_reason
 from dagster_sqlqueue.people.transitions import MOST_JOBS
 from dagster_sqlqueue.queue.selection import Decided, JobRow, Selection
 from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
@@ -192,7 +193,7 @@ class RuleVerbs(ServiceVerbs):
         if rule.automatic_percent >= 100 and rule.always_people is None:
             return decided
         reasons = {
-            True: f"always for people: {rule.always_people}",
+            True: shortened(f"always for people: {rule.always_people}", REASON_LIMIT),
             False: f"{rule.automatic_percent:g} % of the queue are automatic",
         }
         for always, ids in self._given_to_people(rule):

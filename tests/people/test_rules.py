@@ -88,6 +88,17 @@ def test_routing_hands_over_what_the_rule_gives_to_people(people: HumanWork, que
     assert people.route("work", by="router").changed == []
 
 
+def test_routing_says_the_beginning_of_a_long_rule(people: HumanWork, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    large = "x" * 20_000
+    job = queue.enqueue(spec, Work(n=1, note=large))
+    people.set_rule("work", always_people={"note": large})
+    assert people.route("work", by="clerk").changed == [job]
+    (event,) = people.history(job)
+    assert event.reason is not None
+    assert event.reason.startswith('always for people: {"note": "xxx')
+    assert len(event.reason) == 10_000
+
+
 def test_a_rule_counts_from_the_next_question_on(people: HumanWork, queue: SqlQueue) -> None:
     (job,) = handed_over(people, 1)
     people.set_rule("work", automatic_percent=100, four_eyes=True)
