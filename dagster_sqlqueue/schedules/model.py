@@ -198,7 +198,7 @@ def template(spec: QueueSpec[Any], name: str, job: Any, tick_field: str | None) 
                 f"{setting} is {getattr(new, setting)}; a schedule gives each of its jobs its own: leave it out"
             )
     if isinstance(new.tags, Sequence | set | frozenset) and not isinstance(new.tags, str | bytes):
-        own = sorted(new.tags) if isinstance(new.tags, set | frozenset) else new.tags
+        own = sorted(new.tags, key=str) if isinstance(new.tags, set | frozenset) else new.tags
         new = replace(new, tags=list(dict.fromkeys([*own, f"schedule:{name}"])))
     try:
         if tick_field is None:

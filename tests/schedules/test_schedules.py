@@ -126,6 +126,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "another model": ({"job": Report(n=1, at=datetime.now(UTC)), "tick_field": "n"}, "^the payload is a Report"),
     "priority": ({"job": NewJob(Work(n=1), priority=10)}, "^priority is 10"),
     "tags": ({"job": NewJob(Work(n=1), tags="abc")}, "^tags is 'abc'"),
+    "tags of two types": ({"job": NewJob(Work(n=1), tags={7, "a"})}, "^tags must be texts .* and holds 7"),  # type: ignore[arg-type]
     "too many tags": ({"job": NewJob(Work(n=1), tags=[str(n) for n in range(100)])}, "tags has 101 words"),
     "region": ({"job": NewJob(Work(n=1), region="mars")}, "region is 'mars', which has no bucket"),
     "id": ({"job": NewJob(Work(n=1), id=uuid4())}, "a schedule gives each of its jobs its own"),
