@@ -5,7 +5,9 @@ from datetime import datetime
 from uuid import UUID
 
 from dagster_sqlqueue.db.executors import CallerConnection, Executor
+from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import DeadLetter, Depth, Head, WaitingJob
+from dagster_sqlqueue.model.numbers import is_delay, is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.explain import Explanation
@@ -100,9 +102,10 @@ class StatsVerbs(Verbs):
         """Return the jobs that would be claimed next, without claiming them.
 
         Raises:
+            InvalidInput: an argument is not usable.
             UnknownQueue: there is no such queue.
         """
-        rows = self.database.run("peek", {"queue": check_queue_name(queue), "limit": limit})
+        rows = self.database.run("peek", {"queue": check_queue_name(queue), "limit": _count("limit", limit)})
         if not rows:
             self.catalog.check_exists(queue)
         return [WaitingJob(*row) for row in rows]
@@ -119,10 +122,12 @@ class StatsVerbs(Verbs):
             others_cap: and the others together up to it; None: the same.
 
         Raises:
+            InvalidInput: an argument is not usable.
             UnknownQueue: there is no such queue.
         """
         others = cap if others_cap is None else others_cap
-        parameters = {"queue": check_queue_name(queue), "cap": cap, "others": others}
+        caps = {"cap": _count("cap", cap), "others": _count("others_cap", others)}
+        parameters = {"queue": check_queue_name(queue), **caps}
         ready, running, scheduled, held = self.database.run("depth", parameters)[0]
         depth = Depth(ready, running, scheduled, held, cap)
         if not depth.live:
@@ -141,14 +146,33 @@ class StatsVerbs(Verbs):
         return QueueStats(*rows[0])
 
     def dead_letters(self, queue: str, limit: int = 20) -> list[DeadLetter]:
-        """Return the jobs that ended as failed, the latest first."""
-        rows = self.database.run("dead_letters", {"queue": check_queue_name(queue), "limit": limit})
+        """Return the jobs that ended as failed, the latest first.
+
+        Raises:
+            InvalidInput: an argument is not usable.
+            UnknownQueue: there is no such queue, nor jobs of an earlier one of its name.
+        """
+        rows = self.database.run("dead_letters", {"queue": check_queue_name(queue), "limit": _count("limit", limit)})
+        if not rows:
+            self.catalog.check_exists(queue)
         return [DeadLetter(*row) for row in rows]
 
     def archived(self, queue: str, *, since_seconds: float, cap: int = 100_000) -> dict[str, int]:
-        """Count how many jobs ended within the last seconds, by archive state, counted up to `cap` together."""
-        parameters = {"queue": check_queue_name(queue), "since_seconds": since_seconds, "cap": cap}
-        return dict(self.database.run("archive_counts", parameters))
+        """Count how many jobs ended within the last seconds, by archive state, counted up to `cap` together.
+
+        Raises:
+            InvalidInput: an argument is not usable.
+            UnknownQueue: there is no such queue, nor jobs of an earlier one of its name.
+        """
+        if not is_delay(since_seconds):
+            raise InvalidInput(
+                f"since_seconds is {since_seconds!r}; give seconds back from now, not negative and at most a hundred years"
+            )
+        parameters = {"queue": check_queue_name(queue), "since_seconds": since_seconds, "cap": _count("cap", cap)}
+        counts: dict[str, int] = dict(self.database.run("archive_counts", parameters))
+        if not counts:
+            self.catalog.check_exists(queue)
+        return counts
 
     def jobs(
         self,
@@ -195,3 +219,9 @@ class StatsVerbs(Verbs):
             UnknownJob: there is no such job, or it was trimmed.
         """
         return self._search.explain(id)
+
+
+def _count(name: str, value: object) -> int:
+    if not is_whole(value, 0):
+        raise InvalidInput(f"{name} is {value!r}; it must be a whole number of at least 0")
+    return value

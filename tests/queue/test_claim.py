@@ -316,6 +316,8 @@ def test_unknown_queue_is_named_with_those_there_are(queue: SqlQueue) -> None:
         lambda: queue.peek("missing"),
         lambda: queue.peek_heads("missing"),
         lambda: queue.depth("missing"),
+        lambda: queue.dead_letters("missing"),
+        lambda: queue.archived("missing", since_seconds=60),
     ]
     for call in calls:
         with pytest.raises(UnknownQueue, match=r"no queue 'missing'.*there are: work.*sqlqueue create"):

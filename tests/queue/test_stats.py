@@ -171,6 +171,24 @@ def test_unknown_queues_and_unusable_names(queue: SqlQueue) -> None:
             verb('a"b')
 
 
+@pytest.mark.parametrize(
+    ("verb", "arguments", "message"),
+    [
+        ("peek", {"limit": -1}, "limit is -1"),
+        ("peek", {"limit": "5"}, "limit is '5'"),
+        ("dead_letters", {"limit": 2.5}, "limit is 2.5"),
+        ("depth", {"cap": None}, "cap is None"),
+        ("depth", {"others_cap": -1}, "others_cap is -1"),
+        ("archived", {"since_seconds": float("nan")}, "since_seconds is nan; give seconds"),
+        ("archived", {"since_seconds": "60"}, "since_seconds is '60'"),
+        ("archived", {"since_seconds": 60, "cap": "many"}, "cap is 'many'"),
+    ],
+)
+def test_numbers_that_make_no_sense(queue: SqlQueue, verb: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        getattr(queue, verb)("work", **arguments)
+
+
 def test_the_view_and_the_class_have_the_same_columns(queue: SqlQueue) -> None:
     columns = rows(
         queue,
