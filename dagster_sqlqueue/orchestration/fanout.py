@@ -64,7 +64,8 @@ def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
 
 
 def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJob[DailyAccount]]:
-    """Make one job for each account and the day. Its id is made of both, so that a second fan-out adds nothing.
+    """Make one job for each account and the day. Its id is made of both, so that a second fan-out adds nothing, also for an
+    account that has changed its time zone.
 
     Raises:
         InvalidInput: the time zone of an account is unknown; the message names the account.
@@ -87,8 +88,8 @@ def daily_jobs(queue: str, day: date, accounts: Iterable[Account]) -> list[NewJo
 
 
 def daily_job_id(queue: str, day: date, account: Account) -> UUID:
-    """Make the id of the job for an account's day."""
-    return stable_id(due_at(day, account.zone), f"{queue}/{account.name}/{day}")
+    """Make the id of the job for an account's day: the same whatever the account's time zone is."""
+    return stable_id(datetime.combine(day, time(), tzinfo=UTC), f"{queue}/{account.name}/{day}")
 
 
 def build_fanout_asset(

@@ -147,6 +147,17 @@ def test_each_account_is_looked_at_by_its_own_clocks(queue: SqlQueue, daily: Que
     assert missed(found) == [("berlin", day, "open"), ("first", day, "open"), ("nyc", day - DAY, "missing")]
 
 
+def test_days_from_before_an_account_changed_its_zone_are_found(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount]
+) -> None:
+    day = date(2026, 1, 9)
+    fan_out(queue, daily, [Account("moving", "Europe/Berlin")], day)
+    finish(queue, "moving", day, datetime(2026, 1, 10, 6, tzinfo=UTC))
+    now = datetime(2026, 1, 11, tzinfo=UTC)
+    found = check_deadlines(queue, "daily", [Account("moving", "America/New_York")], days=1, now=now)
+    assert (found.by_day, found.missed) == ({day: 1}, [])
+
+
 class Check(Protocol):
     def __call__(self, accounts: list[Account], **settings: Any) -> dg.AssetCheckEvaluation: ...
 

@@ -107,6 +107,21 @@ def test_a_range_of_days_is_one_run_and_running_it_again_adds_nothing(
     assert event.asset_materialization.metadata["jobs_there_already"].value == 3
 
 
+def test_an_account_that_changed_its_zone_has_one_job_a_day(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], resource: SqlQueueResource, instance: dg.DagsterInstance
+) -> None:
+    zones = iter(["America/New_York", "Pacific/Kiritimati"])
+    asset = build_fanout_asset(daily, lambda: [Account("moving", next(zones))], DAYS)
+    materialize(asset, resource, instance, "2013-03-08", "2013-03-08")
+    queue.complete(queue.claim("daily", limit=1, lease_seconds=300, worker="w"))
+    again = materialize(asset, resource, instance, "2013-03-08", "2013-03-09")
+    counts = {
+        event.partition: event.step_materialization_data.materialization.metadata["jobs_enqueued"].value
+        for event in again.get_asset_materialization_events()
+    }
+    assert counts == {"2013-03-08": 0, "2013-03-09": 1}
+
+
 def test_the_schedule_catches_up_with_what_is_missing(
     queue: SqlQueue, daily: QueueSpec[DailyAccount], resource: SqlQueueResource, instance: dg.DagsterInstance
 ) -> None:
