@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -27,8 +27,6 @@ logger = logging.getLogger("dagster_sqlqueue")
 
 _REMOTE_SLICES = 16
 """Of a read by way of Spark Connect, which does not say how many cores there are."""
-
-Replace: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 @dataclass
@@ -126,7 +124,7 @@ class Consumption:
         rows: DataFrame | pa.Table,
         table: str,
         *,
-        replace: Replace | None = None,
+        replace: outputs.Replace | None = None,
         key: Sequence[str] = (),
         by_tasks: bool | None = None,
     ) -> int:

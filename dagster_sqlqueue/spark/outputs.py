@@ -33,6 +33,9 @@ _LOCK = ".lock"
 _EXACT = {bool, int, date, UUID, str}
 _TEXTS = ("text", "character varying")
 
+Replace: TypeAlias = Mapping[str, Sequence[Any]]
+"""What rows take the place of, as users say it: one column, and its values."""
+
 
 class Output(Protocol):
     """One result of a consumption."""
@@ -66,7 +69,7 @@ class TableRows:
     rows: pa.Table | Staged
     schema: pa.Schema
     key: Sequence[str]
-    replace: tuple[str, Sequence[Any]] | None
+    replace: sinks.Replaced | None
 
     def write(self, connection: "psycopg.Connection[Any]") -> None:
         """Delete what is replaced, and insert."""
@@ -243,7 +246,7 @@ def check_apart(output: Path | str, names: Iterable[str], earlier: Iterable[Outp
             )
 
 
-def one_column(replace: Mapping[str, Sequence[Any]] | None) -> tuple[str, Sequence[Any]] | None:
+def one_column(replace: Replace | None) -> sinks.Replaced | None:
     """Return the column by which rows are replaced, and the values of those.
 
     Raises:
@@ -258,7 +261,7 @@ def one_column(replace: Mapping[str, Sequence[Any]] | None) -> tuple[str, Sequen
     return next(iter(replace.items()))
 
 
-def check_kept(target: Target, replace: tuple[str, Sequence[Any]] | None, earlier: Iterable[Output]) -> None:
+def check_kept(target: Target, replace: sinks.Replaced | None, earlier: Iterable[Output]) -> None:
     """Check that rows of a table would delete none that are published together with them.
 
     They cannot where both replace values of the same column, and no value is the same in the database.

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pyarrow as pa
@@ -25,6 +25,9 @@ with contextlib.suppress(ImportError):  # Windows, where a directory in use cann
 
 MAX_ROWS = 100_000
 """The most rows that are written to SQL inside the publishing transaction."""
+
+Replaced: TypeAlias = tuple[str, Sequence[Any]]
+"""Rows that others take the place of: those whose column of this name has one of these values, where None is for NULL."""
 
 _SQL_TYPES: list[tuple[Any, str]] = [
     (pa.types.is_boolean, "boolean"),
@@ -191,7 +194,7 @@ def prepare_table(
     table: str,
     schema: pa.Schema,
     key: Sequence[str],
-    replace: tuple[str, Sequence[Any]] | None,
+    replace: Replaced | None,
 ) -> sql.Identifier:
     """Make the table if it is not there, and delete the rows whose column `replace[0]` has one of the values `replace[1]`,
     where None is for NULL.

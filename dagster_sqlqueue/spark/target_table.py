@@ -1,6 +1,6 @@
 """The table that takes results, as the database knows it before they are computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,9 +112,7 @@ def find(queue: SqlQueue, table: str) -> Target:
     return Target(table, found_in, of_table, may_delete, stage_schema)
 
 
-def check_values(
-    queue: SqlQueue, target: Target, results: pa.Schema, replace: tuple[str, Sequence[Any]] | None
-) -> None:
+def check_values(queue: SqlQueue, target: Target, results: pa.Schema, replace: sinks.Replaced | None) -> None:
     """Check that the values whose rows are replaced can be compared with those of their column.
 
     Args:
