@@ -73,7 +73,9 @@ class SqlQueueResource(CodeOnlyResource):
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["SqlQueueResource"]:
-        """Open the pool, which connects with the first statement, and close it at the end."""
+        """Open the pool, which connects with the first statement, and close it at the end. `setup_for_execution` and
+        `teardown_after_execution` of a subclass are called while it is open.
+        """
         if context.run:
             opened = self._open(
                 f"dagster-sqlqueue/{context.run.run_id}", self.connect_timeout_seconds, self.statement_timeout_seconds
@@ -89,7 +91,8 @@ class SqlQueueResource(CodeOnlyResource):
         with opened as queue:
             self._queue = queue
             try:
-                yield self
+                with super().yield_for_execution(context) as itself:
+                    yield itself
             finally:
                 self._queue = None
 

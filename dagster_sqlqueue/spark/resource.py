@@ -130,11 +130,14 @@ class SparkResource(CodeOnlyResource):
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["SparkResource"]:
-        """Keep the session for the run, from its first use on."""
+        """Keep the session for the run, from its first use on. `setup_for_execution` and `teardown_after_execution` of a
+        subclass are called while it may be used.
+        """
         with ExitStack() as stack:
             self._of_run = stack
             try:
-                yield self
+                with super().yield_for_execution(context) as itself:
+                    yield itself
             finally:
                 self._of_run = self._session = None
 

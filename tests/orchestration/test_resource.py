@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dagster_sqlqueue import SqlQueue
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.orchestration import QueueConsumer, SqlQueueResource
-from tests.orchestration.support import Deployment, code_location
+from tests.orchestration.support import WORK, Deployment, code_location
 from tests.orchestration.swallowing import Swallowing
 from tests.support import Work, rows, until
 
@@ -100,6 +100,28 @@ def test_a_run_is_named_in_the_database_and_its_connections_are_closed(
     assert f"dagster-sqlqueue/{result.run_id}" in names
     left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     until(lambda: rows(queue, left, f"dagster-sqlqueue/{result.run_id}") == [(0,)], "the end of its connections")
+
+
+def test_a_subclass_is_set_up_and_torn_down_while_the_queues_are_open(url: str, queue: SqlQueue) -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Counting(SqlQueueResource):
+        def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+            seen.append(("before", self.queue.depth("work").live))
+
+        def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+            seen.append(("after", self.queue.depth("work").live))
+
+    @dg.op
+    def enqueue(sqlqueue: SqlQueueResource) -> None:
+        sqlqueue.queue.enqueue(WORK, Work(n=1))
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def job() -> None:
+        enqueue()
+
+    assert job.execute_in_process(resources={"sqlqueue": Counting(url=url, schema_name=queue.database.schema)}).success
+    assert seen == [("before", 0), ("after", 1)]
 
 
 def test_outside_of_a_run_the_resource_says_how_to_open_it(url: str) -> None:
