@@ -1,5 +1,6 @@
 """From a handler to its op, a job around that, and a sensor that starts the job's runs."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,9 @@ from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drai
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
+from dagster_sqlqueue.orchestration.sensor_settings import SensorSettings
+
+_SENSOR_OPTIONS = [name for name in inspect.signature(build_sqlqueue_sensor).parameters if name != "consumer"]
 
 
 class QueueArguments(TypedDict, total=False):
@@ -160,8 +164,8 @@ def queue_consumer(
         **settings: other arguments of `QueueSpec`, such as `max_attempts`, where the queue is given by its name.
 
     Raises:
-        InvalidInput: the queue is given twice or not at all, the mode is unknown, or the handler takes something else or
-            does not fit the other arguments; the message names its parameter.
+        InvalidInput: the queue is given twice or not at all, the mode or an option of the sensor is unknown, or the handler
+            takes something else or does not fit the other arguments; the message names its parameter.
 
     Example:
         ```python
@@ -174,6 +178,7 @@ def queue_consumer(
     chosen = _spec(spec, queue, payload, settings)
     if mode not in list(DrainMode):
         raise InvalidInput(f"mode is {mode!r}; it must be one of {', '.join(map(repr, map(str, DrainMode)))}")
+    _check_sensor(chosen, sensor or {})
     job_name = name or f"drain_{chosen.name}"
 
     def decorate(handler: Callable[..., Any]) -> QueueConsumer[Any]:
@@ -235,6 +240,16 @@ def queue_consumer(
         )
 
     return decorate
+
+
+def _check_sensor(spec: QueueSpec[Any], options: Mapping[str, Any]) -> None:
+    unknown = next((name for name in options if name not in _SENSOR_OPTIONS), None)
+    if unknown is None:
+        return
+    cure = f"it takes {', '.join(_SENSOR_OPTIONS)}"
+    if unknown in SensorSettings.__dataclass_fields__:
+        cure = f"give it as sensor={{'settings': SensorSettings({unknown}=…)}}"
+    raise InvalidInput(f"sensor of {spec.label} has the option {unknown!r}, which it does not take; {cure}")
 
 
 def _spec(

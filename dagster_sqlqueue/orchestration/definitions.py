@@ -57,15 +57,15 @@ def build_sqlqueue_definitions(
         default_status: of the sensors that do not set it themselves.
 
     Raises:
-        InvalidInput: there is no consumer, they have several resource keys, or an asset of `fan_outs` is of no queue of
-            theirs.
+        InvalidInput: there is no consumer, something is none, they have several resource keys or two of them one name for
+            their jobs or sensors, or an asset of `fan_outs` is of no queue of theirs.
 
     Example:
         ```python
         defs = build_sqlqueue_definitions(send_email, resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL")))
         ```
     """
-    each = [consumers] if isinstance(consumers, QueueConsumer) else list(consumers)
+    each = _consumers_of(consumers)
     keys = {consumer.resource_key for consumer in each}
     if len(keys) != 1:
         raise InvalidInput(
@@ -104,6 +104,7 @@ def build_sqlqueue_definitions(
         )
         for consumer in each
     ]
+    _check_apart("sensor", [sensor.name for sensor in sensors], "queue_consumer(sensor={'name': …})")
     return dg.Definitions(
         assets=[*(spec for asset, spec in specs.items() if asset not in fanned_out), *fan_outs],
         asset_checks=[
@@ -127,6 +128,25 @@ def build_sqlqueue_definitions(
         ],
         resources={key: resource} if resource is not None else None,
     )
+
+
+def _consumers_of(given: QueueConsumer[Any] | Sequence[QueueConsumer[Any]]) -> list[QueueConsumer[Any]]:
+    each: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    if strange := [one for one in each if not isinstance(one, QueueConsumer)]:
+        raise InvalidInput(
+            f"build_sqlqueue_definitions was given {strange[0]!r:.100}, which is no consumer; decorate the handler with"
+            " queue_consumer, and give what that makes of it"
+        )
+    _check_apart("job", [consumer.job.name for consumer in each], "queue_consumer(name=…)")
+    return each
+
+
+def _check_apart(what: str, names: Sequence[str], cure: str) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InvalidInput(
+            f"build_sqlqueue_definitions was given several consumers with the {what} {twice[0]!r}; give each of them a"
+            f" {what} of its own name: {cure}"
+        )
 
 
 def _keys(keys: Iterable[dg.AssetKey]) -> str:

@@ -72,7 +72,11 @@ def build_sqlqueue_sensor(
         default_status: whether it starts with the code location, or when a user switches it on.
         observe_job: of `build_observe_job`, one for all sensors of the queue: the page of the queue's asset then names the
             sensor under *Automation*. None: it does not.
+
+    Raises:
+        InvalidInput: the settings or the thresholds are something else.
     """
+    _check_options(consumer, settings=(settings, SensorSettings), thresholds=(thresholds, CheckThresholds))
     chosen = settings or SensorSettings()
     queue_name = consumer.spec.name
     sensor_name = name or f"{queue_name}_sensor"
@@ -113,6 +117,14 @@ def build_sqlqueue_sensor(
         return dg.SensorResult(skip_reason=status, asset_events=events, cursor=memory.cursor())
 
     return queue_sensor(bucket_heads)
+
+
+def _check_options(consumer: DrainJob[Any], **options: tuple[object, type]) -> None:
+    for name, (given, kind) in options.items():
+        if given is not None and not isinstance(given, kind):
+            raise InvalidInput(
+                f"{name} of the sensor of {consumer.spec.label} is {given!r:.100}; give a {kind.__name__}(…)"
+            )
 
 
 @dataclass(frozen=True, slots=True)

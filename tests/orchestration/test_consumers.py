@@ -61,6 +61,18 @@ def test_its_own_sensor_takes_options(deployment: Deployment, spec: QueueSpec[Wo
     assert done_by(deployment.drain(handle, **configs(result)[0]))["succeeded"] == 1
 
 
+def test_options_that_its_sensor_does_not_take_are_named(spec: QueueSpec[Work]) -> None:
+    with pytest.raises(InvalidInput, match=r"queue 'work' has the option 'max_runs', .* SensorSettings\(max_runs=…\)"):
+        queue_consumer(spec, sensor={"name": "my_sensor", "max_runs": 2})
+    with pytest.raises(InvalidInput, match=r"option 'interval', which it does not take; it takes name, settings, .*"):
+        queue_consumer(spec, sensor={"interval": 2})
+    options: dict[str, str] = {"settings": "SensorSettings", "thresholds": "CheckThresholds"}
+    for name, kind in options.items():
+        consumer = queue_consumer(spec, sensor={name: {"max_runs": 2}})(lambda job: None)
+        with pytest.raises(InvalidInput, match=rf"{name} of the sensor of queue 'work' is \{{.*; give a {kind}\(…\)"):
+            _ = consumer.sensor
+
+
 @pytest.mark.parametrize("shape", ["batch", "async", "async batch", "transactional"])
 def test_handlers_of_every_shape(queue: SqlQueue, deployment: Deployment, spec: QueueSpec[Work], shape: str) -> None:
     consumer: QueueConsumer[Any]

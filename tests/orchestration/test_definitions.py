@@ -269,6 +269,23 @@ def test_consumers_of_two_databases_are_not_given_together() -> None:
         build_sqlqueue_definitions([send, send_other])
 
 
+@pytest.mark.parametrize("given", [lambda job: None, [send, "work"]])
+def test_what_is_no_consumer_is_named(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="which is no consumer; decorate the handler with queue_consumer"):
+        build_sqlqueue_definitions(given)
+
+
+def test_consumers_of_one_name_are_named() -> None:
+    again = queue_consumer(EMAILS)(send.handler)
+    with pytest.raises(InvalidInput, match=r"consumers with the job 'drain_emails'; .*: queue_consumer\(name=…\)"):
+        build_sqlqueue_definitions([send, again])
+    again = queue_consumer(EMAILS, name="again")(send.handler)
+    with pytest.raises(InvalidInput, match=r"consumers with the sensor 'emails_sensor'; .*\(sensor=\{'name': …\}\)"):
+        build_sqlqueue_definitions([send, again])
+    again = queue_consumer(EMAILS, name="again", sensor={"name": "again"})(send.handler)
+    dg.Definitions.validate_loadable(build_sqlqueue_definitions([send, again], resource=SqlQueueResource(url="x")))
+
+
 @pytest.mark.parametrize(("key", "number"), [("sqlqueue", 0), ("other", 1)])
 def test_all_other_parts_take_the_resource_of_another_key(
     url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance, key: str, number: int
