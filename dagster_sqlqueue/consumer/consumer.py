@@ -31,17 +31,22 @@ from dagster_sqlqueue.consumer.presence import Presence
 from dagster_sqlqueue.consumer.queue_view import QueueView
 from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.consumer.start import check_side_by_side, check_times, compare_settings, ensure_queue
+from dagster_sqlqueue.consumer.start import (
+    check_drain_times,
+    check_side_by_side,
+    check_times,
+    compare_settings,
+    ensure_queue,
+)
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.db import permissions
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
-from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.claim_request import check_buckets, check_lease_seconds, check_worker
+from dagster_sqlqueue.queue.claim_request import check_buckets, check_worker
 from dagster_sqlqueue.queue.maintenance import Maintenance
 from dagster_sqlqueue.schema import migrations
 
@@ -125,10 +130,7 @@ class Consumer(Generic[Payload]):
         bucket_order = BucketOrder(None if first is None else list(check_buckets(first)), region)
         self._idle = False
         self.worker = check_worker(worker) if worker else f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
-        if lease_seconds is not None:
-            check_lease_seconds(lease_seconds)
-        if job_timeout_seconds is not None and not (is_number(job_timeout_seconds) and job_timeout_seconds > 0):
-            raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
+        check_times(lease_seconds, job_timeout_seconds)
         if mode not in list(Mode):
             raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
         self._mode = Mode(mode)
@@ -268,7 +270,7 @@ class Consumer(Generic[Payload]):
             DatabaseUnavailable: the database stayed away for longer than a lease.
             InvalidInput: a time is no number; or transactional mode, and the queue's strategy, order or limits need leases.
         """
-        check_times(budget_seconds, linger_seconds)
+        check_drain_times(budget_seconds, linger_seconds)
         began = time.monotonic()
         idle_since: float | None = None
         with self.working(), self._waits.listening(linger_seconds):

@@ -12,8 +12,21 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.claim_request import check_lease_seconds
 
 logger = logging.getLogger("dagster_sqlqueue")
+
+
+def check_times(lease_seconds: float | None, job_timeout_seconds: float | None) -> None:
+    """Raise an error if a consumer's leases cannot be so long, or its jobs not take so long. None: as the queue has it.
+
+    Raises:
+        InvalidInput: one of them is out of range.
+    """
+    if lease_seconds is not None:
+        check_lease_seconds(lease_seconds)
+    if job_timeout_seconds is not None and not (is_number(job_timeout_seconds) and job_timeout_seconds > 0):
+        raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
 
 
 def check_side_by_side(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:
@@ -32,7 +45,7 @@ def check_side_by_side(spec: QueueSpec[Any], concurrency: int, shape: Shape, mod
             raise InvalidInput(f"{spec.label}: concurrency={concurrency} was given {why}; leave it out")
 
 
-def check_times(budget_seconds: object, linger_seconds: object) -> None:
+def check_drain_times(budget_seconds: object, linger_seconds: object) -> None:
     """Raise an error if a drain cannot be told to end by these times.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dagster_sqlqueue.consumer import Consumer
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.consumer.start import check_times
+from dagster_sqlqueue.consumer.start import check_drain_times
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.numbers import is_number
 
@@ -57,7 +57,7 @@ class WeightedConsumers:
         Raises:
             UnknownQueue, DatabaseUnavailable, InvalidInput: as `Consumer.drain`.
         """
-        check_times(budget_seconds, linger_seconds)
+        check_drain_times(budget_seconds, linger_seconds)
         began = time.monotonic()
         had = dict.fromkeys(self._weights, 0.0)
         idle_until: dict[Consumer[Any], float] = {}

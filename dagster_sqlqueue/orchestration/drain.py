@@ -13,7 +13,9 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.consumer import Consumer
+from dagster_sqlqueue.consumer.handler import check_concurrency
 from dagster_sqlqueue.consumer.settlement import DrainSummary
+from dagster_sqlqueue.consumer.start import check_times
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, QueueError, WrongHandler
 from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
@@ -182,9 +184,12 @@ def build_drain_op(
         resource_key: of the resource.
 
     Raises:
-        InvalidInput: the handler takes something that a run does not have.
+        InvalidInput: the handler takes something that a run does not have, or a number is out of range.
     """
     usual = DrainMode(mode)
+    check_times(lease_seconds, job_timeout_seconds)
+    if concurrency is not None:
+        check_concurrency(concurrency)
     shape = shape_of_handler(handler, spec, batch=batch)
 
     @dg.op(

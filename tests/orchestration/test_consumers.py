@@ -61,6 +61,22 @@ def test_its_own_sensor_takes_options(deployment: Deployment, spec: QueueSpec[Wo
     assert done_by(deployment.drain(handle, **configs(result)[0]))["succeeded"] == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"concurrency": 0}, "concurrency is 0; it must be 1 to 1,000"),
+        ({"lease_seconds": 0}, "lease_seconds is 0; it must be positive"),
+        ({"lease_seconds": "60"}, "lease_seconds is '60'; it must be positive"),
+        ({"job_timeout_seconds": -1}, "job_timeout_seconds is -1; it must be positive"),
+    ],
+)
+def test_numbers_that_no_run_could_work_with_are_refused_at_decoration(
+    spec: QueueSpec[Work], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        queue_consumer(spec, **given)(lambda job: None)
+
+
 def test_options_that_its_sensor_does_not_take_are_named(spec: QueueSpec[Work]) -> None:
     with pytest.raises(InvalidInput, match=r"queue 'work' has the option 'max_runs', .* SensorSettings\(max_runs=…\)"):
         queue_consumer(spec, sensor={"name": "my_sensor", "max_runs": 2})
