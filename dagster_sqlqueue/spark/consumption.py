@@ -145,12 +145,14 @@ class Consumption:
             The number of rows.
 
         Raises:
-            InvalidInput: a column has no SQL counterpart, the name of the table is not usable, the table lacks a column,
-                needs another one, or has one of another type than the results or the values of `replace`, or rows of it
-                that the block wrote before would be replaced. Nothing was computed.
+            InvalidInput: the rows are something else or have no column, a column has no SQL counterpart, `replace`, `key`
+                or the name of the table is not usable, the table lacks a column, needs another one, or has one of another
+                type than the results or the values of `replace`, or rows of it that the block wrote before would be
+                replaced. Nothing was computed.
             OutputNotWritable: the user may not write to the table, replace its rows or make it, or may create no table for
                 the rows of tasks.
         """
+        result_columns.check_rows(rows)
         replaced = outputs.one_column(replace)
         # Before any row is computed: a data frame has its columns already.
         columns = result_columns.schema_of(rows)
@@ -189,10 +191,12 @@ class Consumption:
             values: of that column, whose directories are emptied where there is no row.
 
         Raises:
-            InvalidInput: a column has a type that Parquet cannot hold, this process does not see all that the tasks wrote,
-                rows of the same directory were staged before, or `partition_by` or its values are not usable.
+            InvalidInput: the rows are something else, a column has a type that Parquet cannot hold, this process does not
+                see all that the tasks wrote, rows of the same directory were staged before, or `partition_by` or its values
+                are not usable.
             OutputNotWritable: nothing can be written there.
         """
+        result_columns.check_rows(rows)
         result_columns.check_parquet(rows)
         columns = rows.columns if isinstance(rows, DataFrame) else rows.column_names
         emptied = parquet.directories(partition_by, columns, values)

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -250,15 +250,24 @@ def one_column(replace: Replace | None) -> sinks.Replaced | None:
     """Return the column by which rows are replaced, and the values of those.
 
     Raises:
-        InvalidInput: there are several columns, or none.
+        InvalidInput: there are several columns, or none, or the values are no list.
     """
     if replace is None:
         return None
+    if not isinstance(replace, Mapping):
+        raise InvalidInput(
+            f"replace is {replace!r:.100}; map one column to a list of its values, whose rows go: {{'day': days}}"
+        )
     if len(replace) != 1:
         raise InvalidInput(
             f"rows are replaced by one column, not by {len(replace)}; give one, with the values whose rows go"
         )
-    return next(iter(replace.items()))
+    column, values = next(iter(replace.items()))
+    if isinstance(values, str) or not isinstance(values, Collection):
+        raise InvalidInput(
+            f"rows are replaced by the values of {column!r}, which are {values!r:.100}; give a list: {{{column!r}: [value]}}"
+        )
+    return column, values
 
 
 def check_kept(target: Target, replace: sinks.Replaced | None, earlier: Iterable[Output]) -> None:

@@ -65,6 +65,20 @@ def schema_of(columns: "Columns | DataFrame | pa.Table") -> pa.Schema:
     return pa.schema(found)
 
 
+def check_rows(rows: object) -> None:
+    """Check that results are rows that can be written.
+
+    Raises:
+        InvalidInput: they are not.
+    """
+    if not isinstance(rows, DataFrame | pa.Table):
+        kind = type(rows)
+        raise InvalidInput(
+            f"the result is a {kind.__module__}.{kind.__qualname__}; give a data frame of Spark, or a table of Arrow:"
+            " pyarrow.Table.from_pandas makes one of a data frame of pandas, from_pylist of a list of dicts"
+        )
+
+
 def check_sql(
     queue: SqlQueue,
     table: str,
@@ -85,10 +99,15 @@ def check_sql(
         whole: whether these are all columns of the results; otherwise the results may have others.
 
     Raises:
-        InvalidInput: a column has no SQL counterpart, or a name that no column of a table can have, or is there twice; the
-            key is not among them; or the table lacks a column, needs another one, or has one of another type.
+        InvalidInput: there are none; a column has no SQL counterpart, or a name that no column of a table can have, or is
+            there twice; the key is not among them; or the table lacks a column, needs another one, or has one of another
+            type.
         OutputNotWritable: the user may not write to it, may not replace rows of it, or may not make it.
     """
+    if not columns.names:
+        raise InvalidInput(f"the result has no columns, and the rows of table {table!r} need one; select some")
+    if isinstance(key, str):
+        raise InvalidInput(f"key is {key!r}; give a list of columns: [{key!r}]")
     if twice := {name for name in columns.names if columns.names.count(name) > 1}:
         raise InvalidInput(f"the result has more than one column {sorted(twice)[0]!r}; give them different names")
     for field in columns:

@@ -145,6 +145,25 @@ def test_what_does_not_fit_is_named_and_the_next_run_is_right(
             "rows are replaced by one column, not by 0",
         ),
         (lambda work: work.write_sql(pa.table({"l": [[1]]}), table(queue)), "which has no SQL counterpart"),
+        (
+            lambda work: work.write_sql(work.arrow(), table(queue), replace=["day"]),
+            r"replace is \['day'\]; map one column to a list",
+        ),
+        (
+            lambda work: work.write_sql(work.arrow(), table(queue), replace={"day": "2013-01-01"}),
+            r"values of 'day', which are '2013-01-01'; give a list: \{'day': \[value\]\}",
+        ),
+        (
+            lambda work: work.write_sql(work.arrow(), table(queue), replace={"day": DAYS[0]}),
+            r"values of 'day', which are datetime.date\(.*; give a list",
+        ),
+        (lambda work: work.write_sql(work.arrow(), table(queue), key="id"), r"key is 'id'; .*: \['id'\]"),
+        (lambda work: work.write_sql(work.arrow().select([]), table(queue)), "the result has no columns"),
+        (
+            lambda work: work.write_sql(work.arrow().to_pandas(), table(queue)),
+            r"is a pandas\..*DataFrame; give a data frame of Spark, or a table of Arrow: pyarrow.Table.from_pandas",
+        ),
+        (lambda work: work.write_parquet([{"n": 1}], output), "is a builtins.list; give a data frame of Spark"),
         (lambda work: work.jobs({"id": {"path": "payload.id"}}), "'id' has the name of a column"),
     ):
         with pytest.raises(InvalidInput, match=said), consume(queue, None, "sales", key="totals/all") as work:
