@@ -14,17 +14,20 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from dagster_sqlqueue.consumer.annotations import is_async
 from dagster_sqlqueue.consumer.caller import handle
-from dagster_sqlqueue.consumer.handler import Handler
+from dagster_sqlqueue.consumer.handler import Handler, check_batch
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.errors import BatchLost, InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark import batches
 from dagster_sqlqueue.spark.batches import Batch
 from dagster_sqlqueue.spark.consumption import Consumption
+from dagster_sqlqueue.worker.handlers import check_handler
 
 CHUNK = 500
 """Jobs that a task has read ahead of its handler."""
@@ -82,13 +85,15 @@ def for_each_job(
 
     Raises:
         BatchLost: the batch was taken over meanwhile.
-        InvalidInput: the batch is transactional and was asked to be, or was read; or there is no declaration.
+        InvalidInput: the batch is transactional and was asked to be, or was read; there is no declaration; or the handler is
+            no plain function of one job of the queue.
     """
     spec = spec or work.spec
     if spec is None:
         raise InvalidInput("for_each_job needs the payload's model; give consume() the QueueSpec, or spec=")
-    if tasks is not None and tasks < 1:
-        raise InvalidInput(f"tasks is {tasks}; it is a whole number from 1")
+    _check(spec, handler)
+    if tasks is not None and not is_whole(tasks, 1):
+        raise InvalidInput(f"tasks is {tasks!r}; it is a whole number from 1")
     work.need_lease()
     for batch in work.batches:
         work.queue.database.run("unpack_jobs", {"batch_id": batch.id, "ids": None})
@@ -126,6 +131,16 @@ def for_each_job(
             " any more when their task read them; the batch was taken over, or they were cancelled. Run it again"
         )
     return summary
+
+
+def _check(spec: QueueSpec[Any], handler: Any) -> None:
+    check_handler(spec, handler)
+    check_batch(spec, handler, batch=False)
+    if is_async(handler):
+        raise InvalidInput(
+            f"the handler of {spec.label} is async, and Spark's tasks call it for one job after another: give a plain"
+            " function, which may call asyncio.run"
+        )
 
 
 @dataclass(frozen=True)

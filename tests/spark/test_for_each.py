@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from dagster_sqlqueue.spark.batches import batch_seal
 from dagster_sqlqueue.spark.consume_verbs import consume
 from dagster_sqlqueue.spark.for_each import for_each_job
 from tests.spark.consuming_support import NO_HEARTBEAT, SALES, Sale, endings, prepare, waiting
-from tests.support import make_due, rows
+from tests.support import Work, make_due, rows
 
 SHARES_A_SCHEMA = True
 
@@ -130,6 +131,31 @@ def test_what_cannot_be_run_by_tasks_is_refused(queue: SqlQueue, spark: SparkSes
     with pytest.raises(InvalidInput, match="tasks is 0"), consume(queue, spark, SALES, key="k") as work:
         for_each_job(work, each, tasks=0)
     assert endings(queue) == []
+
+
+def test_a_handler_that_fails_for_each_job_is_refused_before_an_attempt_is_spent(
+    queue: SqlQueue, spark: SparkSession
+) -> None:
+    async def asynchronous(job: Job[Sale]) -> None: ...
+
+    def nothing() -> None: ...
+
+    def many(jobs: list[Job[Sale]]) -> None: ...
+
+    def other(job: Job[Work]) -> None: ...
+
+    prepare(queue)
+    handler: Any
+    for handler, said in (
+        (asynchronous, "queue 'sales' is async, and Spark's tasks call it"),
+        (nothing, "'nothing' of queue 'sales' is called with one positional argument"),
+        (many, "'many' of queue 'sales' takes a list of jobs"),
+        (other, r"takes Job\[Work\], and the payloads of queue 'sales' are Sale"),
+        (None, "the handler of queue 'sales' is None; it must be a function"),
+    ):
+        with pytest.raises(InvalidInput, match=said), consume(queue, spark, SALES, key="k") as work:
+            for_each_job(work, handler)
+    assert {(state, attempt) for state, attempt, _ in waiting(queue)} == {("queued", 0)}
 
 
 def test_many_jobs_are_leased_for_their_tasks(
