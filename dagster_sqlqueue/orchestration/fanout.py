@@ -114,7 +114,11 @@ def build_fanout_asset(
         deps: the upstream assets.
         translator: makes the queue's asset, with its key.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: the partitions are no days.
     """
+    check_daily(partitions_def)
     made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)
     with single_run_backfills():
 
@@ -222,6 +226,19 @@ def ended_days(partitions_def: dg.DailyPartitionsDefinition, now: datetime) -> l
     """List the days that have ended in at least one time zone."""
     today = now.astimezone(ZONE_FIRST).date()
     return [key for key in partitions_def.get_partition_keys() if day_of(partitions_def, key) < today]
+
+
+def check_daily(partitions_def: object) -> None:
+    """Check that partitions are days.
+
+    Raises:
+        InvalidInput: they are others, such as weeks.
+    """
+    if not isinstance(partitions_def, dg.DailyPartitionsDefinition):
+        raise InvalidInput(
+            f"partitions_def is a {type(partitions_def).__name__}, and each partition of this asset is a day: give a"
+            " DailyPartitionsDefinition"
+        )
 
 
 def day_of(partitions_def: dg.DailyPartitionsDefinition, key: str) -> date:

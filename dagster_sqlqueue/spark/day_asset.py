@@ -9,6 +9,7 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.assets import single_run_backfills
 from dagster_sqlqueue.orchestration.descriptions import description_of
+from dagster_sqlqueue.orchestration.fanout import check_daily
 from dagster_sqlqueue.orchestration.resource import SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.spark.closed_days import check_zone
@@ -32,8 +33,9 @@ def check_days(partitions_def: dg.DailyPartitionsDefinition) -> None:
     """Check that partitions are days as the database and the results know them: from midnight on, by ISO dates.
 
     Raises:
-        InvalidInput: they begin at another time, have other keys, or are of a time zone that is not known.
+        InvalidInput: they are no days, begin at another time, have other keys, or are of a time zone that is not known.
     """
+    check_daily(partitions_def)
     for name in ("hour_offset", "minute_offset"):
         if offset := getattr(partitions_def, name):
             raise InvalidInput(

@@ -1,6 +1,7 @@
 """Fan-out: one job for each account and day, at its own midnight, once."""
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -105,6 +106,14 @@ def test_a_range_of_days_is_one_run_and_running_it_again_adds_nothing(
     assert event.asset_materialization is not None
     assert event.asset_materialization.partition == "2013-03-10"
     assert event.asset_materialization.metadata["jobs_there_already"].value == 3
+
+
+@pytest.mark.parametrize(
+    "partitions", [dg.WeeklyPartitionsDefinition("2013-03-03"), dg.StaticPartitionsDefinition(["2013-03-08"]), None]
+)
+def test_partitions_that_are_no_days_are_refused(daily: QueueSpec[DailyAccount], partitions: Any) -> None:
+    with pytest.raises(InvalidInput, match=rf"is a {type(partitions).__name__}, .* is a day"):
+        build_fanout_asset(daily, lambda: ACCOUNTS, partitions)
 
 
 def test_an_account_that_changed_its_zone_has_one_job_a_day(

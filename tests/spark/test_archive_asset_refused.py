@@ -187,6 +187,10 @@ def test_a_table_that_refuses_the_rows_in_the_end_is_named_and_has_those_of_befo
         ({"table": None, "output": None}, "the archive of 'work' has nowhere to go: give a table, an output, or both"),
         ({"table": "a.b.c"}, "table 'a.b.c' is not usable"),
         ({"key": ("account",)}, r"key is \['account'\]; its first column must be 'day'"),
+        (
+            {"partitions_def": dg.WeeklyPartitionsDefinition("2013-03-03")},
+            "is a WeeklyPartitionsDefinition, .* is a day",
+        ),
         ({"partitions_def": days(hour_offset=6)}, "partitions_def has hour_offset=6, and a day .* begins at midnight"),
         ({"partitions_def": days(minute_offset=1)}, "partitions_def has minute_offset=1, and .*: leave it out"),
         ({"partitions_def": days("20130309", fmt="%Y%m%d")}, "has fmt='%Y%m%d', and the days .* are ISO dates"),
