@@ -46,7 +46,7 @@ _REFUSALS = (
     psycopg.ProgrammingError,
     psycopg.DataError,
     psycopg.IntegrityError,
-    psycopg.NotSupportedError,  # a COPY to a table with row-level security
+    psycopg.NotSupportedError,  # a COPY of what tasks staged to a table with row-level security
     psycopg.errors.ProgramLimitExceeded,  # a value that is too long for an index
 )
 
@@ -244,19 +244,34 @@ def refusal(table: str, error: psycopg.Error) -> InvalidInput:
     cure = "Mend or drop it, or name another one"
     if isinstance(error, psycopg.errors.FeatureNotSupported):
         cure = (
-            "Where it has row-level security, write the rows by Spark's tasks, which the transaction of a leased batch"
-            " inserts (write_sql with by_tasks=True), give the user BYPASSRLS, or name another table"
+            "Where it has row-level security, let the driver write the rows (write_sql with by_tasks=False), or the"
+            " transaction of a leased batch (consume with Mode.LEASED); or give the user BYPASSRLS, or name another table"
         )
     return InvalidInput(f"the table {table!r} does not take the results: {error.diag.message_primary or error}. {cure}")
 
 
 def _copy(connection: "psycopg.Connection[Any]", table: str, rows: pa.Table) -> None:
+    target = table_identifier(table)
     names = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
+    asked = {"table_name": target.as_string(None), "schema_name": None}
+    ((*_, row_security, columns),) = execute(connection, statements.load("spark_output_table"), asked)
+    into = target
+    if row_security:
+        # No COPY goes to such a table; an INSERT does.
+        into = sql.Identifier("pg_temp", "sqlqueue_rows")
+        types = {column["name"]: column["type"] for column in columns}
+        each = (sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(types[name])) for name in rows.column_names)
+        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(into, sql.SQL(", ").join(each)))
     with (
         connection.cursor() as cursor,
-        cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(table_identifier(table), names)) as copy,
+        cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(into, names)) as copy,
     ):
         copy_rows(copy, rows)
+    if row_security:
+        # As a COPY, which writes what comes to a column GENERATED ALWAYS AS IDENTITY as well.
+        insert = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}")
+        connection.execute(insert.format(target, names, names, into))
+        connection.execute(sql.SQL("DROP TABLE {}").format(into))
 
 
 def stage(rows: pa.Table, staged: Path, day_column: str, days: Sequence[date]) -> None:

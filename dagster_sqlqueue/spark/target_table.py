@@ -86,7 +86,7 @@ def find(queue: SqlQueue, table: str) -> Target:
     name = sinks.table_identifier(table)
     *schema, _ = table.split(".")
     quoted = sql.Identifier(schema[0]).as_string(None) if schema else None
-    ((there, may_insert, may_delete, found_in, may_use, may_make, stage_schema, columns),) = queue.database.run(
+    ((there, may_insert, may_delete, found_in, may_use, may_make, stage_schema, _, columns),) = queue.database.run(
         "spark_output_table", {"table_name": name.as_string(None), "schema_name": quoted}
     )
     refused = f"results cannot be written to table {table!r}:"

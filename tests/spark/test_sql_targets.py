@@ -335,10 +335,13 @@ def test_a_table_of_others_takes_what_its_rights_allow_and_the_error_names_the_o
     refused("Grant DELETE and SELECT on it", **replacing)
     grant("DELETE")
     rows(owner, f'ALTER TABLE "{place}".totals ENABLE ROW LEVEL SECURITY')
-    with pytest.raises(
-        InvalidInput, match=r"totals' does not take the results: COPY FROM not supported with row-level.* by_tasks=True"
-    ):
+    with pytest.raises(InvalidInput, match=r"totals' does not take the results: new row violates row-level security"):
         write()
+    rows(owner, f'CREATE POLICY open_to_some ON "{place}".totals USING (n < 5)')
+    with pytest.raises(InvalidInput, match=r"totals' does not take the results: new row violates row-level security"):
+        write(one.set_column(1, "n", [[5]]))
+    write(**replacing)
+    assert rows(owner, f'SELECT n FROM "{place}".totals') == [(0,)]
     rows(owner, f'ALTER TABLE "{place}".totals DISABLE ROW LEVEL SECURITY')
     refused("may not make it in schema '.*'. Make the table, or grant CREATE", name=f"{place}.others")
     refused(f"tasks cannot stage rows .* may not create tables in schema '{place}'. Grant CREATE", frame, by_tasks=True)
@@ -348,10 +351,15 @@ def test_a_table_of_others_takes_what_its_rights_allow_and_the_error_names_the_o
         write(frame, by_tasks=True, **replacing)
         rows(owner, f'REVOKE CREATE ON SCHEMA "{where}" FROM {user}')
     assert rows(owner, f'SELECT count(*) FROM "{place}".totals') == [(1,)]
-    # What the error says about row-level security.
     rows(owner, f'ALTER TABLE "{place}".totals ENABLE ROW LEVEL SECURITY')
-    rows(owner, f'CREATE POLICY open_to_all ON "{place}".totals USING (true)')
     grant("CREATE", f'SCHEMA "{place}"')
+    owner.enqueue_many(SALES, [Sale(day=DAYS[0], account="ATL", amount=1)])
+    with (
+        pytest.raises(InvalidInput, match=r"COPY FROM not supported with row-level.* by_tasks=False"),
+        consume(queue, session, SALES, key="k", mode=Mode.TRANSACTIONAL) as work,
+    ):
+        work.write_sql(frame, totals, by_tasks=True)
+    # What the error says.
     with consume(queue, session, SALES, key="k", mode=Mode.LEASED) as work:
         assert work.write_sql(frame, totals, by_tasks=True) == 1
     assert rows(owner, f'SELECT count(*) FROM "{place}".totals') == [(2,)]

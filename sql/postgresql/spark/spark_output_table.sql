@@ -4,8 +4,9 @@
 -- Returns: one row: there (the table); may_insert, may_delete (its rows, or it is not there); schema (the name of the one that
 --   the table is in, or would be created in; null: there is no such schema); may_use (that schema), may_make (tables in it);
 --   stage_schema (the one in which the user may create tables for rows on their way: that one, or else the queue's; null:
---   neither); columns (a JSON array of the table's columns in their order: name, type, category (pg_type.typcategory),
---   required (an insert must have it), generated (an insert must not), readable (the user may read it)). Locks: none.
+--   neither); row_security (holds for the user there); columns (a JSON array of the table's columns in their order: name,
+--   type, category (pg_type.typcategory), required (an insert must have it), generated (an insert must not), readable (the
+--   user may read it)). Locks: none.
 -- Plan: the catalog, by names and object ids.
 -- Roles: producer, consumer, operator, observer.
 SELECT
@@ -19,6 +20,7 @@ SELECT
         WHEN has_schema_privilege(home.oid, 'CREATE') THEN home.nspname
         WHEN has_schema_privilege(own.oid, 'CREATE') THEN own.nspname
     END AS stage_schema,
+    coalesce(row_security_active(found.oid), false) AS row_security,
     (
         SELECT
             coalesce(
