@@ -183,7 +183,7 @@ def test_nothing_on_standard_input(cli: Cli) -> None:
 def test_bad_options(cli: Cli, queue: SqlQueue) -> None:
     for options, said in (
         (["--priority", "10"], "priority is 10"),
-        (["--priority", "high"], "valid integer"),
+        (["--priority", "high"], "--priority is 'high'; it must be a whole number"),
         (["--run-at", "tomorrow"], "'tomorrow' is not a time"),
         (["--run-at", "2026-01-31T08:00:00"], "has no time zone"),
         (["--run-at", "9999-12-31T23:59:59-12:00"], "years 1 to 9999"),

@@ -140,7 +140,7 @@ def test_what_list_refuses(cli: Cli) -> None:
         (["--tag", ""], "not empty"),
         (["--error", ""], "--error is empty"),
         (["--state", ""], "state is ''"),
-        (["--limit", "0"], "greater than or equal to 1"),
+        (["--limit", "0"], "--limit is 0; it must be 1 to 10,000"),
     ):
         assert said in cli.refused(2, "list", "work", *options)
 

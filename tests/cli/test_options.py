@@ -1,9 +1,16 @@
 """How the text of options is read."""
 
+import inspect
+import re
+from collections.abc import Iterator
+from typing import get_args
+
 import pytest
+from typer.models import OptionInfo
 
 from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.errors import InvalidInput
+from tests.cli.support import ARGUMENTS, CALLBACKS, Cli
 
 
 @pytest.mark.parametrize(
@@ -31,3 +38,49 @@ def test_what_is_no_length_of_time(text: str) -> None:
 
 def test_a_rate_by_the_minute() -> None:
     assert options.rate("--rate", "100/m") == options.rate("--rate", "100/min") == options.rate("--rate", "100/60s")
+
+
+_NUMBERS = {"N", "0..9", "0..100"}
+"""Beside which names of values the options take numbers."""
+
+
+def _numeric() -> Iterator[tuple[str, str]]:
+    for command, function in CALLBACKS.items():
+        for name, parameter in inspect.signature(function).parameters.items():
+            for option in get_args(parameter.annotation)[1:]:
+                if isinstance(option, OptionInfo) and option.metavar in _NUMBERS:
+                    yield command, f"--{name.replace('_', '-')}"
+
+
+@pytest.mark.parametrize(("command", "option"), list(_numeric()))
+def test_what_is_no_number_is_named_with_its_option(cli: Cli, command: str, option: str) -> None:
+    words = [*command.split(), *ARGUMENTS.get(command, [])]
+    if command == "stats":
+        words.append("--watch")
+    said = cli.refused(2, *words, option, "x")
+    assert re.fullmatch(rf"{option} is 'x'; it must be a (whole )?number.*", said)
+
+
+@pytest.mark.parametrize(
+    ("command", "most"),
+    [
+        ("peek", 10_000),
+        ("dead", 10_000),
+        ("group list", 10_000),
+        ("batch list", 10_000),
+        ("people tasks", 10_000),
+        ("people take", 1_000),
+        ("people route", 1_000_000),
+        ("people adopt", 1_000_000),
+    ],
+)
+def test_a_limit_outside_of_its_range(cli: Cli, command: str, most: int) -> None:
+    words = [*command.split(), *ARGUMENTS.get(command, [])]
+    for limit in (-1, 0, most + 1):
+        assert cli.refused(2, *words, "--limit", str(limit)) == f"--limit is {limit}; it must be 1 to {most:,}"
+
+
+@pytest.mark.parametrize("share", ["-1", "100.1", "nan", "half"])
+def test_what_is_no_percentage(cli: Cli, share: str) -> None:
+    said = cli.refused(2, "people", "rule", "work", "--automatic", share)
+    assert said == f"--automatic is {share!r}; it must be a number from 0 to 100"

@@ -112,7 +112,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue, task: str) -> None:
         (["reject", JOB, "--by", "bert"], "Missing option '--reason'"),
         (["take", "work", "--operator", "anna", "--limit", "0"], "limit is 0"),
         (["tasks", "work", "--stage", "done"], "stage is 'done'"),
-        (["rule", "work", "--automatic", "101"], "automatic_percent is 101"),
+        (["rule", "work", "--automatic", "101"], "--automatic is '101'; it must be a number from 0 to 100"),
         (["hand-over", "work", "--by", "boss", "--reason", "hard"], "no jobs are selected"),
     ):
         assert said in cli.refused(2, "people", *arguments), arguments

@@ -38,6 +38,7 @@ def _four_eyes(unless: str) -> Any:
 
 
 _BY_RULE, _STAYS = "default: the queue's rule", "default: unchanged"
+_MOST_JOBS = 1_000_000
 Review = Annotated[bool | None, _review(_BY_RULE)]
 FourEyes = Annotated[bool | None, _four_eyes(_BY_RULE)]
 
@@ -46,7 +47,7 @@ def rule(
     session: Session,
     queue: Queue,
     automatic: Annotated[
-        float | None,
+        str | None,
         typer.Option(metavar="0..100", show_default=False, help="Percentage of jobs that run automatically."),
     ] = None,
     always: Annotated[
@@ -68,14 +69,15 @@ def rule(
 
     sqlqueue people rule orders --automatic 20 --always '{"country": "NZ"}' --four-eyes
     """
+    percent = None if automatic is None else options.percentage("--automatic", automatic)
     with session.queue() as source:
         work = people.HumanWork(source)
         found = work.rule(queue)
-        if (automatic, always, review, four_eyes) != (None,) * 4:
+        if (percent, always, review, four_eyes) != (None,) * 4:
             eyes = found.four_eyes and review is not False if four_eyes is None else four_eyes
             found = work.set_rule(
                 queue,
-                automatic_percent=found.automatic_percent if automatic is None else automatic,
+                automatic_percent=found.automatic_percent if percent is None else percent,
                 always_people=options.removable("--always", always, found.always_people, lambda _, text: text),
                 review=(found.review if review is None else review) or eyes,
                 four_eyes=eyes,
@@ -118,7 +120,7 @@ def route(
     session: Session,
     queue: Queue,
     by: By,
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of jobs, 1 to 1000000.")] = 10_000,
+    limit: Annotated[str, typer.Option(metavar="N", help=f"Maximum number of jobs, 1 to {_MOST_JOBS}.")] = "10000",
 ) -> None:
     """Hand over the queued jobs that the queue's rule assigns to people.
 
@@ -126,9 +128,10 @@ def route(
 
     Example: sqlqueue people route orders --by router
     """
+    most = options.limit(limit, _MOST_JOBS)
     with session.queue() as source:
         report(
-            session, queue, Verb(("queued",), "handed over"), people.HumanWork(source).route(queue, by=by, limit=limit)
+            session, queue, Verb(("queued",), "handed over"), people.HumanWork(source).route(queue, by=by, limit=most)
         )
 
 
@@ -139,7 +142,7 @@ def adopt(
     reason: Reason = None,
     review: Review = None,
     four_eyes: FourEyes = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of jobs, 1 to 1000000.")] = 10_000,
+    limit: Annotated[str, typer.Option(metavar="N", help=f"Maximum number of jobs, 1 to {_MOST_JOBS}.")] = "10000",
 ) -> None:
     """Turn held jobs without a task into tasks, those that handlers have held, for instance.
 
@@ -147,9 +150,10 @@ def adopt(
 
     Example: sqlqueue people adopt orders --by clerk
     """
+    most = options.limit(limit, _MOST_JOBS)
     with session.queue() as source:
         ids = people.HumanWork(source).adopt(
-            queue, by=by, reason=reason, review=review, four_eyes=four_eyes, limit=limit
+            queue, by=by, reason=reason, review=review, four_eyes=four_eyes, limit=most
         )
     if session.as_json:
         render.emit_json({"queue": queue, "adopted": [str(id_) for id_ in ids]})

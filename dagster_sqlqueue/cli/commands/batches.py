@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dagster_sqlqueue import display
 from dagster_sqlqueue.cli.exit_codes import Code
+from dagster_sqlqueue.cli.input import options
 from dagster_sqlqueue.cli.input.options import Limit, OneQueue
 from dagster_sqlqueue.cli.output import render, views
 from dagster_sqlqueue.cli.session import Session, command
@@ -57,7 +58,7 @@ def list_batches(
             help="sealing, sealed, published, abandoned, or open for the first two; can be repeated.",
         ),
     ] = None,
-    limit: Limit = 20,
+    limit: Limit = "20",
 ) -> None:
     """List batches, the latest first: key, number of jobs, owner and error.
 
@@ -68,10 +69,11 @@ def list_batches(
     from dagster_sqlqueue.queue import batch_admin
 
     asked = [one for name in state or [] for one in (batch_admin.OPEN_STATES if name == "open" else (name,))]
+    most = options.limit(limit)
     with session.queue() as source:
         if queue is not None:
             source.catalog.check_exists(queue)
-        found = batch_admin.batches(source.database, queue, states=asked or batch_admin.STATES, limit=limit)
+        found = batch_admin.batches(source.database, queue, states=asked or batch_admin.STATES, limit=most)
     if session.as_json:
         render.emit_json([_json(one) for one in found])
     elif found:

@@ -50,7 +50,7 @@ def enqueue(
             help="The payload, a JSON object; - or nothing reads one per line from standard input.",
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.")] = 0,
+    priority: Annotated[str, typer.Option(metavar="0..9", help="Higher runs first.")] = "0",
     run_at: Annotated[
         str | None,
         typer.Option(
@@ -167,7 +167,7 @@ def enqueue(
         raise InvalidInput("give one of --in and --run-at: when the job becomes due")
     delay = None if later is None else _delay(later)
     settings: dict[str, Any] = {
-        "priority": priority,
+        "priority": options.whole("--priority", priority),
         "run_at": None if run_at is None else options.moment("--run-at", run_at),
         "unique_key": unique_key,
         "unique_until": options.unique_until(unique_until, unique_key),

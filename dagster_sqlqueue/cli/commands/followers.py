@@ -167,13 +167,14 @@ def close(session: Session, group: GroupId) -> None:
     _report(session, id, found, "closed")
 
 
-def list_groups(session: Session, limit: Limit = 50) -> None:
+def list_groups(session: Session, limit: Limit = "50") -> None:
     """List the groups, the latest first, and how many of their jobs ended, and how.
 
     Example: sqlqueue group list
     """
+    most = options.limit(limit)
     with session.queue() as source:
-        found = followers.Groups(source).groups(limit)
+        found = followers.Groups(source).groups(most)
     if session.as_json:
         render.emit_json([asdict(one) for one in found])
     elif not found:
@@ -202,7 +203,7 @@ def list_groups(session: Session, limit: Limit = 50) -> None:
 def show(
     session: Session,
     group: GroupId,
-    limit: Limit = 50,
+    limit: Limit = "50",
     state: Annotated[
         str | None,
         typer.Option(
@@ -217,17 +218,18 @@ def show(
     Example: sqlqueue group show 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2e --state failed
     """
     id = group_id("the group", group)
+    most = options.limit(limit)
     with session.queue() as source:
         groups = followers.Groups(source)
-        found, members = groups.group(id), groups.members(id, states=None if state is None else [state], limit=limit)
+        found, members = groups.group(id), groups.members(id, states=None if state is None else [state], limit=most)
     if session.as_json:
         render.emit_json({**asdict(found), "jobs": [asdict(one) for one in members]})
         return
     render.say(_line(found))
     if members:
         render.table(["job", "state"], [[one.job_id, one.state or "has not ended"] for one in members])
-    if len(members) == limit:
-        render.say(f"(the first {limit:,}; --limit shows more)")
+    if len(members) == most:
+        render.say(f"(the first {most:,}; --limit shows more)")
 
 
 def followed_by(following: "Sequence[Follower]") -> str:

@@ -197,7 +197,7 @@ def reprioritise(
     queue: str | None,
     selection: Selection,
     dry_run: bool,
-    priority: Annotated[int | None, typer.Option(metavar="0..9", show_default=False, help="Higher runs first.")] = None,
+    priority: Annotated[str | None, typer.Option(metavar="0..9", show_default=False, help="Higher runs first.")] = None,
 ) -> None:
     """Change the priority of live jobs.
 
@@ -207,12 +207,11 @@ def reprioritise(
     """
     if priority is None:
         raise InvalidInput("--priority is missing: 0 to 9, higher runs first")
-    if not 0 <= priority <= 9:
-        raise InvalidInput(f"--priority is {priority}; it must be 0 to 9, higher runs first")
-    verb = Verb(LIVE_STATES, f"set to priority {priority}")
-    decide(
-        session, (queue, selection, dry_run), verb, lambda source, its: source.reprioritise(its, selection, priority)
-    )
+    number = options.whole("--priority", priority)
+    if not 0 <= number <= 9:
+        raise InvalidInput(f"--priority is {number}; it must be 0 to 9, higher runs first")
+    verb = Verb(LIVE_STATES, f"set to priority {number}")
+    decide(session, (queue, selection, dry_run), verb, lambda source, its: source.reprioritise(its, selection, number))
 
 
 @selecting(

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     command(app)(dead)
 
 
-def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
+def peek(session: Session, queue: Queue, limit: Limit = "20") -> None:
     """List the jobs that would be claimed next, without claiming them.
 
     They are in the order of claims: by priority, then by due time. A running job is due when its lease expires, unless
@@ -38,8 +38,9 @@ def peek(session: Session, queue: Queue, limit: Limit = 20) -> None:
 
     Example: sqlqueue peek orders --limit 5
     """
+    most = options.limit(limit)
     with session.queue() as source:
-        jobs = discreet(source, queue, source.peek(queue, limit))
+        jobs = discreet(source, queue, source.peek(queue, most))
     if session.as_json:
         render.emit_json([_job(job) for job in jobs])
         return
@@ -70,7 +71,7 @@ def list_jobs(
     session: Session,
     queue: Queue,
     selection: Selection | None,
-    limit: Limit = 50,
+    limit: Limit = "50",
     archived: Annotated[
         bool,
         typer.Option(
@@ -91,8 +92,9 @@ def list_jobs(
     if archived and state in LIVE_STATES:
         raise InvalidInput(f"--archived lists jobs that ended, and {state} is a state of live ones; give one of them")
     ended = archived or state in ARCHIVE_STATES
+    most = options.limit(limit)
     with session.queue() as source:
-        found = discreet(source, queue, source.jobs(queue, selection, limit=limit, archived=ended))
+        found = discreet(source, queue, source.jobs(queue, selection, limit=most, archived=ended))
     if session.as_json:
         render.emit_json([views.job_json(job) for job in found])
         return
@@ -102,8 +104,8 @@ def list_jobs(
         render.say(f"queue {queue} has no {matching}{'ended' if ended else 'live'} jobs{hint}")
         return
     views.job_table(found)
-    if len(found) == limit:
-        render.say(f"(the first {limit:,}; --limit shows more)")
+    if len(found) == most:
+        render.say(f"(the first {most:,}; --limit shows more)")
 
 
 def show(
@@ -160,7 +162,7 @@ def explain(
 def dead(
     session: Session,
     queue: Queue,
-    limit: Limit = 20,
+    limit: Limit = "20",
     full: Annotated[
         bool, typer.Option("--full", help="Show the whole error and payload of each, not one line.")
     ] = False,
@@ -171,9 +173,10 @@ def dead(
 
     Example: sqlqueue dead orders --full
     """
+    most = options.limit(limit)
     with session.queue() as source:
         source.settings(queue)
-        letters = discreet(source, queue, source.dead_letters(queue, limit))
+        letters = discreet(source, queue, source.dead_letters(queue, most))
     if session.as_json:
         render.emit_json([_job(letter) for letter in letters])
         return

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dagster_sqlqueue.queue import SqlQueue
 
 _SHORT = 80
+_MOST_TAKEN = 1_000
 
 Jobs = Annotated[
     list[str],
@@ -32,7 +33,7 @@ Jobs = Annotated[
     ),
 ]
 Revision = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         metavar="N",
         show_default=False,
@@ -81,29 +82,31 @@ def tasks(
     session: Session,
     queue: Queue,
     stage: Annotated[str, typer.Option(metavar="STAGE", help="open, assigned or in_review.")] = "open",
-    limit: Limit = 20,
+    limit: Limit = "20",
 ) -> None:
     """List the tasks of a queue in one stage, the longest available first.
 
     Example: sqlqueue people tasks orders --stage in_review
     """
+    most = options.limit(limit)
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).tasks(queue, stage, limit=limit))
+        _show(session, source, people.HumanWork(source).tasks(queue, stage, limit=most))
 
 
 def take(
     session: Session,
     queue: Queue,
     operator: Annotated[str, typer.Option(metavar="NAME", show_default=False, help="Person who takes them.")],
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of tasks, 1 to 1000.")] = 1,
+    limit: Annotated[str, typer.Option(metavar="N", help=f"Maximum number of tasks, 1 to {_MOST_TAKEN}.")] = "1",
     reason: Reason = None,
 ) -> None:
     """Take the next open tasks of a queue. Two concurrent calls never get the same task.
 
     Example: sqlqueue people take orders --operator anna
     """
+    most = options.limit(limit, _MOST_TAKEN)
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).take(operator, queue, limit=limit, reason=reason))
+        _show(session, source, people.HumanWork(source).take(operator, queue, limit=most, reason=reason))
 
 
 def my_jobs(
@@ -112,14 +115,15 @@ def my_jobs(
     queue: Annotated[
         str | None, typer.Option(metavar="QUEUE", show_default=False, help="Only tasks of this queue.")
     ] = None,
-    limit: Limit = 20,
+    limit: Limit = "20",
 ) -> None:
     """List the tasks of a person: those assigned, and those submitted that wait for review.
 
     Example: sqlqueue people my-jobs anna
     """
+    most = options.limit(limit)
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).my_jobs(operator, queue=queue, limit=limit))
+        _show(session, source, people.HumanWork(source).my_jobs(operator, queue=queue, limit=most))
 
 
 def assign(
@@ -135,7 +139,11 @@ def assign(
     Example: sqlqueue people assign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --to anna --by boss
     """
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).assign(_ids(jobs), to, by=by, reason=reason, revision=_revision(revision)),
+        )
 
 
 def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -144,7 +152,11 @@ def unassign(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisi
     Example: sqlqueue people unassign 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "on leave"
     """
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).unassign(_ids(jobs), by=by, reason=reason, revision=_revision(revision)),
+        )
 
 
 def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -153,7 +165,11 @@ def hold(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: 
     Example: sqlqueue people hold 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna --reason "asked the customer"
     """
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).hold(_ids(jobs), by=by, reason=reason, revision=_revision(revision)),
+        )
 
 
 def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision: Revision = None) -> None:
@@ -162,7 +178,11 @@ def resume(session: Session, jobs: Jobs, by: By, reason: Reason = None, revision
     Example: sqlqueue people resume 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).resume(_ids(jobs), by=by, reason=reason, revision=_revision(revision)),
+        )
 
 
 def reschedule(
@@ -200,7 +220,7 @@ def reschedule(
         _show(
             session,
             source,
-            people.HumanWork(source).reschedule(_ids(jobs), when, by=by, reason=reason, revision=revision),
+            people.HumanWork(source).reschedule(_ids(jobs), when, by=by, reason=reason, revision=_revision(revision)),
         )
 
 
@@ -225,7 +245,7 @@ def submit(
         _show(
             session,
             source,
-            people.HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=revision),
+            people.HumanWork(source).submit(_ids(jobs), operator, found, reason=reason, revision=_revision(revision)),
         )
 
 
@@ -237,7 +257,11 @@ def approve(session: Session, jobs: Jobs, by: By, reason: Reason = None, revisio
     Example: sqlqueue people approve 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by bert
     """
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).approve(_ids(jobs), by=by, reason=reason, revision=_revision(revision)),
+        )
 
 
 def reject(
@@ -265,7 +289,9 @@ def reject(
         _show(
             session,
             source,
-            people.HumanWork(source).reject(_ids(jobs), by=by, reason=reason, reopen=reopen, revision=revision),
+            people.HumanWork(source).reject(
+                _ids(jobs), by=by, reason=reason, reopen=reopen, revision=_revision(revision)
+            ),
         )
 
 
@@ -275,7 +301,11 @@ def give_back(session: Session, jobs: Jobs, by: By, reason: Reason = None, revis
     Example: sqlqueue people give-back 0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b --by anna
     """
     with session.queue() as source:
-        _show(session, source, people.HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=revision))
+        _show(
+            session,
+            source,
+            people.HumanWork(source).give_back(_ids(jobs), by=by, reason=reason, revision=_revision(revision)),
+        )
 
 
 def history(session: Session, job: Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]) -> None:
@@ -295,6 +325,10 @@ def history(session: Session, job: Annotated[str, typer.Argument(metavar="ID", h
             [[e.no, display.moment(e.at), e.actor, e.action, e.reason or "", _details(e)] for e in events],
             right=["no"],
         )
+
+
+def _revision(text: str | None) -> int | None:
+    return None if text is None else options.whole("--revision", text)
 
 
 def _ids(jobs: Sequence[str]) -> list[UUID]:

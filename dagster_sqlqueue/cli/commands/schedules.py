@@ -84,7 +84,7 @@ def put(
             metavar="FIELD", show_default=False, help="Field of the payload that is set to the time of the tick."
         ),
     ] = None,
-    priority: Annotated[int, typer.Option(metavar="0..9", help="Higher runs first.", rich_help_panel=_JOBS)] = 0,
+    priority: Annotated[str, typer.Option(metavar="0..9", help="Higher runs first.", rich_help_panel=_JOBS)] = "0",
     unique_key: Annotated[
         str | None,
         typer.Option(
@@ -160,7 +160,7 @@ def put(
     """
     job = NewJob(
         parsed(payload, "the payload", "; nothing was changed"),
-        priority=priority,
+        priority=options.whole("--priority", priority),
         unique_key=unique_key,
         unique_until=options.unique_until(unique_until, unique_key),
         ordering_key=ordering_key,
@@ -214,10 +214,11 @@ def next_ticks(
 
     Example: sqlqueue schedule next orders nightly --count 3
     """
+    number = options.whole("--count", count)
     with session.queue() as source:
         found = schedules.Schedules(source)
         schedule = found.schedule(queue, name)
-        ticks = found.next_ticks(queue, name, options.whole("--count", count))
+        ticks = found.next_ticks(queue, name, number)
     if session.as_json:
         paused = schedule.paused_at
         render.emit_json({"queue": queue, "name": name, "paused_at": paused, "ticks": ticks})

@@ -43,7 +43,7 @@ def publish(
         list[str] | None,
         typer.Option(metavar="WORD", show_default=False, help="Tag to filter by; can be repeated."),
     ] = None,
-    priority: Annotated[int, typer.Option(metavar="0..9", help="Priority of the jobs; higher runs first.")] = 0,
+    priority: Annotated[str, typer.Option(metavar="0..9", help="Priority of the jobs; higher runs first.")] = "0",
     run_at: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +90,7 @@ def publish(
         "id": None if message_id is None else options.job_id("--id", message_id),
         "tags": tuple(tag or ()),
         "run_at": None if run_at is None else options.moment("--run-at", run_at),
-        "priority": priority,
+        "priority": options.whole("--priority", priority),
         "ordering_key": ordering_key,
     }
     if payload is None and sys.stdin.isatty():
@@ -159,7 +159,7 @@ def subscribe(
         ),
     ] = None,
     priority: Annotated[
-        int | None,
+        str | None,
         typer.Option(metavar="0..9", show_default=False, help="Priority of the jobs. Default: the message's."),
     ] = None,
     delay: Annotated[
@@ -180,10 +180,11 @@ def subscribe(
     from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
     filter = ClaimFilter(payload=payload, tags=tag or ())
+    its = None if priority is None else options.whole("--priority", priority)
     seconds = 0.0 if delay is None else options.seconds("--delay", delay)
     with session.queue() as source:
         made = topics.Topics(source).subscribe(
-            topic, name, queue, filter=filter, mode=mode, group=group, priority=priority, delay_seconds=seconds
+            topic, name, queue, filter=filter, mode=mode, group=group, priority=its, delay_seconds=seconds
         )
     if session.as_json:
         render.emit_json(asdict(made))

@@ -21,6 +21,7 @@ NONE = "none"
 _UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)?\s*(ms|s|min|m|h|d)?")
 _LARGEST = 2**31 - 1
+_MOST_SHOWN = 10_000
 
 Value = TypeVar("Value")
 
@@ -41,7 +42,7 @@ UniqueUntil = Annotated[
         help="How long a job holds its unique key: until it ends, or only until it is first claimed.",
     ),
 ]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="Maximum number to show.")]
+Limit = Annotated[str, typer.Option(metavar="N", help=f"Maximum number to show, 1 to {_MOST_SHOWN}.")]
 
 
 def unique_until(text: str, key: str | None) -> JobUniqueUntil:
@@ -88,6 +89,33 @@ def whole(option: str, text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,11}", text.strip()) or abs(int(text)) > _LARGEST:
         raise InvalidInput(f"{option} is {text!r}; it must be a whole number, at most {_LARGEST:,}")
     return int(text)
+
+
+def limit(text: str, most: int = _MOST_SHOWN) -> int:
+    """Return the number of `--limit`.
+
+    Raises:
+        InvalidInput: it is not a whole number from 1 to `most`.
+    """
+    found = whole("--limit", text)
+    if not 1 <= found <= most:
+        raise InvalidInput(f"--limit is {found}; it must be 1 to {most:,}")
+    return found
+
+
+def percentage(option: str, text: str) -> float:
+    """Return a percentage.
+
+    Raises:
+        InvalidInput: it is not a number from 0 to 100.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 100:
+        raise InvalidInput(f"{option} is {text!r}; it must be a number from 0 to 100")
+    return value
 
 
 def rate(option: str, text: str) -> RateLimit:
