@@ -126,6 +126,18 @@ def test_other_input_that_is_not_usable(sqlc: Caller) -> None:
         "job_ids holds NULL": "cancel('work', ARRAY[%s, NULL]::uuid[])",
     }.items():
         assert said in sqlc.refused("SQ003", f"SELECT {{v1}}.{call}", job)
+    for call in (
+        "complete(NULL, 1)",
+        "fail(NULL, 1, 'x')",
+        "snooze(NULL, 1, 1)",
+        "release(NULL, 1)",
+        "hold(NULL, 1, 'x')",
+        "reject(NULL, 1, 'x')",
+        "accept_cancel(NULL, 1)",
+    ):
+        assert sqlc.refused("SQ003", f"SELECT {{v1}}.{call}").startswith("job_id is NULL; give the one that came with")
+    for call in ("cancel('work', NULL)", "release_held('work', NULL)", "complete_many(NULL, '{{1}}')"):
+        assert "job_ids is NULL" in sqlc.refused("SQ003", f"SELECT {{v1}}.{call}")
     assert "job_ids is empty" in sqlc.refused("SQ003", "SELECT {v1}.cancel('work', '{{}}')")
     assert "max_jobs is 0" in sqlc.refused("SQ003", "SELECT {v1}.peek('work', 0)")
     assert "cap is 0" in sqlc.refused("SQ003", "SELECT {v1}.depth('work', 0)")

@@ -35,6 +35,10 @@ DECLARE
     place bigint;
     cancelling boolean;
 BEGIN
+    -- A verb about one job calls with an array of it.
+    IF _end.job_ids = CAST('{NULL}' AS uuid[]) THEN
+        PERFORM sqlqueue_v1._refuse('job_id is NULL; give the one that came with the claim of the job');
+    END IF;
     PERFORM sqlqueue_v1._check_ids(job_ids);
     PERFORM sqlqueue_v1._refuse(CASE
         WHEN array_ndims(_end.lease_nos) > 1 THEN 'lease_nos has more than one dimension; give a plain array'
