@@ -30,6 +30,8 @@ from dagster_sqlqueue.worker.shutdown import CUT_OFF, SIGNALS, CutOff, Signals, 
 from dagster_sqlqueue.worker.stats import Report, WorkerStats, added
 from dagster_sqlqueue.worker.worker import Worker, WorkOptions, pool_size
 
+MOST_PROCESSES = 1_000
+
 _REPORT_SECONDS = 0.5
 _SHORT_LIFE_SECONDS = 10.0
 _PAUSE = Backoff(0.5, max_seconds=30.0, jitter=0.0)
@@ -75,12 +77,12 @@ class Supervisor:
         report: called with events, in the thread that runs.
 
     Raises:
-        InvalidInput: the number is less than 1.
+        InvalidInput: the number is not 1 to 1,000.
     """
 
     def __init__(self, assignment: Assignment, processes: int, *, signals: Signals, report: Report) -> None:
-        if processes < 1:
-            raise InvalidInput(f"the number of processes is {processes}; it must be at least 1")
+        if not 1 <= processes <= MOST_PROCESSES:
+            raise InvalidInput(f"the number of processes is {processes}; it must be 1 to {MOST_PROCESSES:,}")
         self._assignment = assignment
         self._wanted = processes
         self._signals = signals
@@ -116,7 +118,7 @@ class Supervisor:
         self._due = [began] * self._wanted
         try:
             while self._children or (self._due and not self._orders):
-                self._start(began)
+                self._start_next(began)
                 self._listen()
         finally:
             for child in self._children:
@@ -125,12 +127,13 @@ class Supervisor:
             raise self._failed
         return CUT_OFF if self._cut_off else 0
 
-    def _start(self, began: float) -> None:
+    def _start_next(self, began: float) -> None:
+        """Start one process that is due, if any; of several, one each time, so that orders are heard in between."""
         now = time.monotonic()
         budget = self._assignment.options.budget_seconds
         if budget is not None and now - began >= budget:
             self._due.clear()
-        while self._due and self._due[0] <= now and not self._orders:
+        if self._due and self._due[0] <= now and not self._orders:
             self._due.pop(0)
             ours, theirs = self._context.Pipe()
             left = None if budget is None else max(budget - (time.monotonic() - began), 0.001)

@@ -159,7 +159,8 @@ def test_what_the_command_refuses(cli: Cli) -> None:
     for arguments, message in (
         (["--batch", "0"], "batch_size is 0; it must be 1 to 10,000"),
         (["--mode", "eager"], "--mode is 'eager'; it must be leased or transactional"),
-        (["--processes", "0"], "--processes is 0; it must be at least 1"),
+        (["--processes", "0"], "--processes is 0; it must be 1 to 1,000"),
+        (["--processes", "1001"], "--processes is 1001; it must be 1 to 1,000"),
         (["--lease", "0"], "lease_seconds is 0.0; it must be positive"),
         (["--drain-timeout", "soon"], "--drain-timeout is 'soon'"),
         (["--grace", "none"], "--grace is 'none'"),

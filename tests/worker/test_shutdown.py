@@ -9,6 +9,9 @@ import psutil
 import pytest
 
 from dagster_sqlqueue import NewJob, QueueSpec, SqlQueue
+from dagster_sqlqueue.worker.shutdown import Signals
+from dagster_sqlqueue.worker.supervisor import Assignment, Supervisor
+from dagster_sqlqueue.worker.worker import WorkOptions
 from tests.gate.patience import PATIENCE, sized
 from tests.support import Work, make_due, own_server, rows, states, until
 from tests.worker import jobs as handlers
@@ -195,6 +198,21 @@ def test_signals_that_come_before_a_process_is_ready_wait(shop: Shop) -> None:
         worker.events("process_started")
     )
     assert worker.errors == ""
+
+
+def test_an_order_to_stop_is_heard_before_all_processes_were_started(queue: SqlQueue, url: str) -> None:
+    started = []
+
+    def report(name: str, **facts: object) -> None:
+        if name == "process_started":
+            started.append(facts["pid"])
+            if len(started) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    assignment = Assignment(url, queue.database.schema, (("tests.worker.jobs:handle", 1.0),), WorkOptions())
+    with Signals() as signals:
+        assert Supervisor(assignment, 4, signals=signals, report=report).run() == 0
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize("claimed", [ALL, pytest.param(("--concurrency", "6"), marks=pytest.mark.prove)], ids=str)

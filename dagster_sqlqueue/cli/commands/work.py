@@ -86,7 +86,7 @@ def work(
         typer.Option(
             metavar="N",
             show_default=False,
-            help="Number of processes; one that dies is replaced. Default: only this process.",
+            help="Number of processes, 1 to 1000; one that dies is replaced. Default: only this process.",
         ),
     ] = None,
     drain: Annotated[
@@ -180,7 +180,7 @@ def work(
     sqlqueue work handlers:send_email --metrics-port 9188
     """
     from dagster_sqlqueue.consumer.start import ensure_queue
-    from dagster_sqlqueue.worker.supervisor import Assignment
+    from dagster_sqlqueue.worker.supervisor import MOST_PROCESSES, Assignment
     from dagster_sqlqueue.worker.worker import WorkOptions, check_handlers, pool_size
 
     chosen = WorkOptions(
@@ -195,8 +195,8 @@ def work(
         maintain=not no_maintain,
     )
     count = None if processes is None else options.whole("--processes", processes)
-    if count is not None and count < 1:
-        raise InvalidInput(f"--processes is {count}; it must be at least 1")
+    if count is not None and not 1 <= count <= MOST_PROCESSES:
+        raise InvalidInput(f"--processes is {count}; it must be 1 to {MOST_PROCESSES:,}")
     pause = None if every is None else options.seconds("--every", every)
     if pause is not None and pause < _SHORTEST_SECONDS:
         raise InvalidInput(f"--every is {every!r}; it must be at least {_SHORTEST_SECONDS:g} seconds")
