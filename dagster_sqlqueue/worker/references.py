@@ -41,12 +41,14 @@ def look_up(
 def _imported(said: str, module_name: str, advice: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         parents = [module_name.rsplit(".", cut)[0] for cut in range(module_name.count(".") + 1)]
         if isinstance(error, ModuleNotFoundError) and error.name in parents:
             raise InvalidInput(f"{said}: there is no module {error.name!r} here; {advice}") from None
         frames = traceback.extract_tb(error.__traceback__)
-        where = f" in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+        # A syntax error names its place itself, and was raised by the machinery of the import.
+        named = isinstance(error, SyntaxError) or not frames
+        where = "" if named else f" in {frames[-1].filename}, line {frames[-1].lineno}"
         raise InvalidInput(
             f"{said}: importing {module_name!r} failed with {type(error).__name__}: {error}{where}"
         ) from error
