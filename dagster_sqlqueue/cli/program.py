@@ -141,6 +141,7 @@ def main() -> None:
     # Until a command has its database: all that imports make stays, and to search it for garbage takes a tenth of the
     # start-up.
     gc.disable()
+    _open_closed_streams()
     try:
         app(prog_name="sqlqueue")
     except SystemExit as end:
@@ -148,6 +149,16 @@ def main() -> None:
         raise
     finally:
         gc.enable()
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of each standard stream that was closed, as by `>&-`.
+
+    The first connection would get its number, and whatever writes to the stream by its number would write to that.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _leave(end: SystemExit) -> None:

@@ -1,5 +1,6 @@
 """How the program starts: it imports what the command needs, and its help says what the commands say themselves."""
 
+import os
 import pkgutil
 import subprocess
 import sys
@@ -112,3 +113,30 @@ def test_every_module_and_every_command_is_in_the_help() -> None:
     for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
         found = __import__(module.name, fromlist=["register"])
         assert (module.name.rpartition(".")[2] in named) == hasattr(found, "register")
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "code", "said"),
+    [
+        ("queues", ">&-", 0, ""),
+        ("--help", ">&-", 0, ""),
+        ("peek nosuch", ">&-", 5, "error: there is no queue 'nosuch' in "),
+        ("peek nosuch", "2>&-", 5, ""),
+        ("enqueue work -", "<&-", 2, "error: standard input contained no payload"),
+        ("queues", "<&- >&- 2>&-", 0, ""),
+    ],
+)
+def test_a_standard_stream_may_be_closed(cli: Cli, command: str, closed: str, code: int, said: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m dagster_sqlqueue.cli {command} {closed}', sys.executable],
+        cwd=PROJECT,
+        env={**os.environ, **cli.environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(said)
+    assert said or not done.stderr
