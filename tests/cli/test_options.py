@@ -36,6 +36,24 @@ def test_what_is_no_length_of_time(text: str) -> None:
         options.seconds("--for", text)
 
 
+@pytest.mark.parametrize("text", ["36601d", "9" * 400])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["reschedule", "work", "--all", "--for"],
+        ["pause", "work", "--for"],
+        ["create", "other", "--lease"],
+        ["enqueue", "work", "{}", "--in"],
+        ["people", "reschedule", "0199a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b", "--by", "boss", "--for"],
+        ["work", "tests.worker.jobs:handle", "--drain-timeout"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_length_of_time_of_more_than_a_hundred_years(cli: Cli, words: list[str], text: str) -> None:
+    said = cli.refused(2, *words, text)
+    assert said == f"{words[-1]} is too long: {text!r:.100}; it must be at most a hundred years"
+
+
 def test_a_rate_by_the_minute() -> None:
     assert options.rate("--rate", "100/m") == options.rate("--rate", "100/min") == options.rate("--rate", "100/60s")
 

@@ -126,7 +126,7 @@ def test_what_is_refused(cli: Cli, queue: SqlQueue) -> None:
         (["subscribe", "orders", "a b", "work"], "subscription 'a b' is not usable"),
         (["subscribe", "orders", "a", "work", "--payload", "{country: NZ}"], "is not JSON"),
         (["subscribe", "orders", "a", "work", "--payload", "[1]"], "is not a JSON object"),
-        (["subscribe", "orders", "a", "work", "--mode", "share"], "'share' is not one of"),
+        (["subscribe", "orders", "a", "work", "--mode", "share"], "--mode is 'share'; it must be copy or move"),
         (["subscribe", "orders", "a", "work", "--group", "g"], "group is 'g' and mode is 'copy'"),
         (["subscribe", "orders", "a", "work", "--priority", "10"], "priority is 10"),
         (["subscribe", "orders", "a", "work", "--delay", "soon"], "--delay is 'soon'"),

@@ -19,7 +19,6 @@ from dagster_sqlqueue.cli.input.options import Queue
 from dagster_sqlqueue.cli.output import render
 from dagster_sqlqueue.cli.session import Session, command
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.payload.serialization import AnyObject as AnyObject
@@ -165,7 +164,7 @@ def enqueue(
     """
     if run_at is not None and later is not None:
         raise InvalidInput("give one of --in and --run-at: when the job becomes due")
-    delay = None if later is None else _delay(later)
+    delay = None if later is None else timedelta(seconds=options.seconds("--in", later))
     settings: dict[str, Any] = {
         "priority": options.whole("--priority", priority),
         "run_at": None if run_at is None else options.moment("--run-at", run_at),
@@ -222,13 +221,6 @@ def enqueue(
         lines = Lines(lambda found: NewJob(found, **settings), _NOTHING, advance, skip_bad=skip_bad, only=only)
         done = _from_lines(target, spec, lines, put)
     _report(session, queue, done)
-
-
-def _delay(text: str) -> timedelta:
-    seconds = options.seconds("--in", text)
-    if seconds > MAX_DELAY_SECONDS:
-        raise InvalidInput(f"--in is too long: {text!r}; it must be at most a hundred years")
-    return timedelta(seconds=seconds)
 
 
 def _due(queue: "SqlQueue", delay: timedelta | None, run_at: datetime | None) -> datetime | None:

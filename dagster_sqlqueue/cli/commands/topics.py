@@ -144,12 +144,13 @@ def subscribe(
         ),
     ] = None,
     mode: Annotated[
-        SubscriptionMode,
+        str,
         typer.Option(
+            metavar="copy|move",
             help="copy: it gets every matching message. move: of the matching subscriptions in its group, one gets each"
-            " message."
+            " message.",
         ),
-    ] = SubscriptionMode.COPY,
+    ] = SubscriptionMode.COPY.value,
     group: Annotated[
         str | None,
         typer.Option(
@@ -181,10 +182,19 @@ def subscribe(
 
     filter = ClaimFilter(payload=payload, tags=tag or ())
     its = None if priority is None else options.whole("--priority", priority)
+    if mode not in list(SubscriptionMode):
+        raise InvalidInput(f"--mode is {mode!r}; it must be {' or '.join(SubscriptionMode)}")
     seconds = 0.0 if delay is None else options.seconds("--delay", delay)
     with session.queue() as source:
         made = topics.Topics(source).subscribe(
-            topic, name, queue, filter=filter, mode=mode, group=group, priority=its, delay_seconds=seconds
+            topic,
+            name,
+            queue,
+            filter=filter,
+            mode=SubscriptionMode(mode),
+            group=group,
+            priority=its,
+            delay_seconds=seconds,
         )
     if session.as_json:
         render.emit_json(asdict(made))

@@ -12,6 +12,7 @@ import typer
 
 from dagster_sqlqueue.cli.input import completion
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import UniqueUntil as JobUniqueUntil
 from dagster_sqlqueue.model.queue import RateLimit
 
@@ -67,7 +68,7 @@ def seconds(option: str, text: str) -> float:
     """Return a duration in seconds, from a text such as `90`, `90s`, `5m` (or `5min`), `1.5h` or `7d`.
 
     Raises:
-        InvalidInput: it is not a duration.
+        InvalidInput: it is not a duration, or is longer than a hundred years.
     """
     match = _DURATION.fullmatch(text.strip())
     if not match or match[1] is None:
@@ -75,8 +76,8 @@ def seconds(option: str, text: str) -> float:
             f"{option} is {text!r}; write a number of seconds, or one with a unit: 90, 500ms, 5m, 2h, 7d"
         )
     value = float(match[1]) * _UNITS[match[2] or "s"]
-    if not math.isfinite(value):
-        raise InvalidInput(f"{option} is too long")
+    if value > MAX_DELAY_SECONDS:
+        raise InvalidInput(f"{option} is too long: {text!r:.100}; it must be at most a hundred years")
     return value
 
 
