@@ -156,6 +156,17 @@ def test_only_roles_that_do_all_of_a_command_are_named(standing: Staff, command:
     assert f'it takes the role "{standing.schema}_operator"' in line
 
 
+def test_a_dry_run_of_the_roles_makes_none_and_says_where_their_sql_is(cli: Cli, queue: SqlQueue) -> None:
+    schema = queue.database.schema
+    printed = cli.json("migrate", "--roles", "--print")["sql"]
+    assert f"'{schema}'" in printed
+    assert cli.json("migrate", "--roles", "--dry-run") == {"schema": schema, "pending": [], "roles_sql": printed}
+    said = cli.run("migrate", "--roles", "--dry-run").stdout
+    assert said.endswith("; SQL: sqlqueue migrate --roles --print\n")
+    assert "role" not in cli.run("migrate", "--dry-run").stdout
+    assert not rows(queue, "SELECT FROM pg_roles WHERE starts_with(rolname, %s)", schema)
+
+
 def test_a_dry_run_takes_a_role_that_reads(standing: Staff) -> None:
     line = _as(standing, Role.PRODUCER).refused(Code.DATABASE, "purge", "work", "--dry-run")
     assert f'"{standing.schema}_observer"' in line

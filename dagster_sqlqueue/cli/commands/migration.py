@@ -44,7 +44,7 @@ DryRun = Annotated[
         "--dry-run",
         show_default=False,
         help="Change nothing; print the migrations that would be applied, the locks that they take on existing tables,"
-        " and where to read their SQL (with --json, the SQL itself).",
+        " and where to read their SQL and, with --roles, that of the roles (with --json, the SQL itself).",
     ),
 ]
 LockTimeout = Annotated[
@@ -100,7 +100,7 @@ def migrate(
     )
     with session.queue(checked=False) as queue:
         if dry_run:
-            _print_pending(session, migrations.pending(queue.database), queue.database)
+            _print_pending(session, migrations.pending(queue.database), queue.database, roles)
             return
         applied = queue.migrate(waits)
         version = migrations.check(queue.database)
@@ -120,9 +120,10 @@ def migrate(
             render.say(f"role {role.name} {'was created' if role.made else 'exists'} and has its privileges{members}")
 
 
-def _print_pending(session: Session, pending: "list[Migration]", database: "Database") -> None:
+def _print_pending(session: Session, pending: "list[Migration]", database: "Database", roles: bool) -> None:
     from dagster_sqlqueue.db.statements import in_schema
     from dagster_sqlqueue.schema.migration_files import LOCK_MODES
+    from dagster_sqlqueue.schema.roles import script_for_dba
 
     if session.as_json:
         found = [
@@ -136,7 +137,8 @@ def _print_pending(session: Session, pending: "list[Migration]", database: "Data
             }
             for migration in pending
         ]
-        render.emit_json({"schema": database.schema, "pending": found})
+        shown: dict[str, object] = {"schema": database.schema, "pending": found}
+        render.emit_json({**shown, "roles_sql": script_for_dba(database.schema)} if roles else shown)
         return
     render.say(
         f"schema {database.schema} of {database.where}: migrations to apply: {len(pending)}; nothing was changed"
@@ -151,6 +153,8 @@ def _print_pending(session: Session, pending: "list[Migration]", database: "Data
         if not migration.locks:
             render.say("  locks no existing table")
         render.say(f"  SQL: {migration.place}")
+    if roles:
+        render.say("afterwards the roles are created, or granted what they lack; SQL: sqlqueue migrate --roles --print")
 
 
 def _print_roles(session: Session, roles: bool) -> None:
