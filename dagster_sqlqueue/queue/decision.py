@@ -21,7 +21,7 @@ from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Search
-from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import LIVE_STATES, Decided, Selection, check_selection
 
 BATCH = 1_000
 _PATIENCE_SECONDS = 5.0
@@ -76,6 +76,7 @@ class Decisions:
             InvalidInput: it cannot be joined, or the jobs are not named: to search takes transactions of ours, which
                 would not see what the caller has done in its own.
         """
+        check_selection(selection)
         joined = self.database.within(connection)
         if joined is not None and not selection.ids:
             raise InvalidInput("inside of a transaction of the caller's, name the jobs: give the selection their ids")
@@ -93,6 +94,7 @@ class Decisions:
             InvalidInput: the selection asks for jobs in states that the decision is not about; nothing was changed.
             UnknownQueue: there is no such queue.
         """
+        check_selection(selection)
         with permissions.needing("queue_steady", *decision.statements.values()):
             return self._decide(queue, selection, decision)
 

@@ -11,7 +11,7 @@ from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.decision import BATCH, Decision, Decisions
 from dagster_sqlqueue.queue.search import Ended, Search
-from dagster_sqlqueue.queue.selection import DELETABLE_STATES, WAITING_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import DELETABLE_STATES, WAITING_STATES, Decided, Selection, check_selection
 
 _REASON = "deleted by an operator"
 
@@ -39,6 +39,7 @@ class Deletion:
                 f"states is {wanted}; what can be deleted is {' or '.join(DELETABLE_STATES)}: cancel jobs that run, and"
                 " delete them when they have ended"
             )
+        check_selection(selection)
         self._catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "delete")
         decided = Decided()

@@ -13,7 +13,7 @@ from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.decision import BATCH, Decisions
 from dagster_sqlqueue.queue.odd_jobs import ROW_ERRORS, refused
 from dagster_sqlqueue.queue.search import Ended, Search
-from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, Decided, Selection
+from dagster_sqlqueue.queue.selection import REDRIVABLE_STATES, Decided, Selection, check_selection
 
 
 class Redriving:
@@ -37,6 +37,7 @@ class Redriving:
         wanted = [str(state) for state in ([states] if isinstance(states, str) else states)]
         if not wanted or set(wanted) - set(REDRIVABLE_STATES):
             raise InvalidInput(f"states is {wanted}; what can be redriven is {' or '.join(REDRIVABLE_STATES)}")
+        check_selection(selection)
         self._catalog.check_exists(check_queue_name(queue))
         wanted = selection.states(wanted, "redrive")
         with permissions.needing("redrive"):

@@ -12,7 +12,15 @@ from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import QueueSettings
 from dagster_sqlqueue.queue.catalog import Catalog
 from dagster_sqlqueue.queue.explain import Explanation, explain_ended, explain_live
-from dagster_sqlqueue.queue.selection import ARCHIVE_STATES, EVERYTHING, LIVE_STATES, JobRow, Selection, job_id
+from dagster_sqlqueue.queue.selection import (
+    ARCHIVE_STATES,
+    EVERYTHING,
+    LIVE_STATES,
+    JobRow,
+    Selection,
+    check_selection,
+    job_id,
+)
 
 MAX_LIST = 10_000
 _SCAN = 5_000
@@ -55,8 +63,9 @@ class Search:
         executor = executor or self.database
         if not is_whole(limit, 1, MAX_LIST):
             raise InvalidInput(f"limit is {limit!r}; a list has 1 to {MAX_LIST:,} jobs")
+        selection = EVERYTHING if selection is None else selection
+        check_selection(selection)
         settings = self._catalog.settings_within(executor, queue)
-        selection = selection or EVERYTHING
         if archived:
             return self._list_archived(queue, selection, limit, executor)
         return self._list_live(settings, selection, limit, executor)

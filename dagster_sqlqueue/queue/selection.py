@@ -98,6 +98,19 @@ class Selection:
         return [str(self.state)]
 
 
+def check_selection(selection: object) -> None:
+    """Raise an error if what was given as a selection is none, such as an id.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(selection, Selection):
+        raise InvalidInput(
+            f"the selection is {selection!r:.100}; give a Selection, such as Selection(ids=[…]), Selection(state='held') or"
+            " Selection(all=True)"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What an operator's verb did.

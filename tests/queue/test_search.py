@@ -1,5 +1,7 @@
 """Seeing one job wherever it is, lists of jobs, and what a selection of jobs may say."""
 
+import re
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -134,3 +136,24 @@ def test_every_condition_of_a_selection(queue: SqlQueue, monkeypatch: pytest.Mon
 def test_a_selection_that_is_none(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         Selection(**wrong)
+
+
+@pytest.mark.parametrize("given", ["queued", [UUID(int=7)], [], {"state": "held"}, 7], ids=repr)
+def test_what_is_given_as_a_selection_and_is_none(queue: SqlQueue, url: str, given: Any) -> None:
+    (job,) = put(queue, PLAIN, 1)
+    verbs: dict[str, Callable[[], object]] = {
+        "jobs": lambda: queue.jobs("work", given),
+        "cancel": lambda: queue.cancel("work", given),
+        "hold_queued": lambda: queue.hold_queued("work", given, "look"),
+        "release_held": lambda: queue.release_held("work", given),
+        "reschedule": lambda: queue.reschedule("work", given, 0),
+        "reprioritise": lambda: queue.reprioritise("work", given, 5),
+        "redrive": lambda: queue.redrive("work", given),
+        "delete": lambda: queue.delete("work", given),
+    }
+    for name, verb in verbs.items():
+        with pytest.raises(InvalidInput, match=re.escape(f"the selection is {given!r:.100}; give a Selection")):
+            verb()
+        assert queue.job(job).state == "queued", name
+    with caller(url) as own, pytest.raises(InvalidInput, match="give a Selection"):
+        queue.hold_queued("work", given, "look", connection=own)
