@@ -4,6 +4,8 @@ import hashlib
 from datetime import datetime
 from uuid import UUID
 
+from dagster_sqlqueue.errors import InvalidInput
+
 
 def bucket_hash(job_id: UUID, ordering_key: str | None) -> int:
     """The number whose remainder is the bucket: from the ordering key where there is one, else from the id's random end.
@@ -32,9 +34,21 @@ def stable_id(moment: datetime, text: str) -> UUID:
     of the text in place of the random ones.
 
     Args:
-        moment: with a time zone; belongs to the thing (an event's time), never to the clock.
-        text: what distinguishes the thing from all others of that queue.
+        moment: with a time zone, since 1970, in whole seconds: a rest is left out. It belongs to the thing (an event's
+            time, the beginning of a period), never to the clock.
+        text: what distinguishes the thing from all others, also from those of other queues.
+
+    Raises:
+        InvalidInput: the moment is no datetime, has no time zone or lies before 1970, or the text is none.
     """
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise InvalidInput(
+            f"the moment of an id is {moment!r}; give a datetime with a time zone, such as an event's own"
+        )
+    if moment.timestamp() < 0:
+        raise InvalidInput(f"the moment of an id is {moment!r}; it must not lie before 1970")
+    if not isinstance(text, str):
+        raise InvalidInput(f"the text of an id is {text!r:.100}; give a text that names the thing")
     return _of(int(moment.timestamp()) * 1000, text.encode())
 
 
