@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput
-
-MAX_DELAY_SECONDS = 100 * 366 * 86_400.0
-"""Leases, delays and backoffs end within the range of the database's timestamps."""
+from dagster_sqlqueue.model.numbers import is_delay, is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +15,9 @@ class Backoff:
     """How long a failed job waits for its next attempt: `seconds * factor ** (attempt - 1)`, at most `max_seconds`.
 
     Args:
-        seconds: after the first attempt.
-        factor: 1.0 for a fixed delay.
-        max_seconds: the upper bound.
+        seconds: to wait after the first attempt.
+        factor: by which each further wait is longer; 1.0 for a fixed delay.
+        max_seconds: the longest wait, at most a hundred years.
         jitter: the share of the delay that is drawn at random, 0.0 to 1.0, so that jobs that failed together do not come
             back together.
 
@@ -34,15 +32,17 @@ class Backoff:
 
     def __post_init__(self) -> None:
         usable = (
-            0 <= self.seconds < math.inf
-            and 0 <= self.max_seconds <= MAX_DELAY_SECONDS
-            and 1 <= self.factor < math.inf
-            and 0 <= self.jitter <= 1
+            is_number(self.seconds, 0)
+            and self.seconds < math.inf
+            and is_delay(self.max_seconds)
+            and is_number(self.factor, 1)
+            and self.factor < math.inf
+            and is_number(self.jitter, 0, 1)
         )
         if not usable:
             raise InvalidInput(
-                f"{self} is not usable: seconds and max_seconds must not be negative, max_seconds at most a hundred years,"
-                " factor at least 1, jitter 0 to 1"
+                f"{self} is not usable: all are numbers; seconds and max_seconds must not be negative, max_seconds at most a"
+                " hundred years, factor at least 1, jitter 0 to 1"
             )
 
     def __call__(self, attempt: int) -> float:
@@ -55,8 +55,15 @@ class Backoff:
 
     @classmethod
     def fixed(cls, seconds: float) -> "Backoff":
-        """The same delay after every attempt."""
-        return cls(seconds, factor=1.0, max_seconds=max(seconds, 0.0), jitter=0.0)
+        """The same delay after every attempt.
+
+        Args:
+            seconds: how long, at most a hundred years.
+
+        Raises:
+            InvalidInput: it is no number, negative or longer.
+        """
+        return cls(seconds, factor=1.0, max_seconds=seconds, jitter=0.0)
 
 
 BackoffPolicy: TypeAlias = Backoff | Callable[[int], float]

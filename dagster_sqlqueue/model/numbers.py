@@ -3,7 +3,8 @@
 import math
 from typing import TypeGuard
 
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+MAX_DELAY_SECONDS = 100 * 366 * 86_400.0
+"""Leases, delays and backoffs end within the range of the database's timestamps."""
 
 
 def is_whole(value: object, least: int, most: int = 2**31 - 1) -> TypeGuard[int]:

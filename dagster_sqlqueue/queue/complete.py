@@ -14,9 +14,10 @@ from dagster_sqlqueue.db.execution import Parameters, Row, Step
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.db.isolation import check_sees_others
 from dagster_sqlqueue.errors import InvalidInput, LeaseLost
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff, BackoffPolicy
+from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.outcome import Retry, Snooze
 from dagster_sqlqueue.model.queue import PoisonPolicy
 from dagster_sqlqueue.payload.storable import storable_text

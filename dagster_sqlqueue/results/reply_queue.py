@@ -10,9 +10,8 @@ from uuid import uuid4
 
 from dagster_sqlqueue.consumer.waiter import Waiter
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, InvalidPayload, UnknownQueue, WaitTimedOut
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
-from dagster_sqlqueue.model.numbers import is_number
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS, is_number
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.payload.serialization import AnyObject

@@ -27,8 +27,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
-from dagster_sqlqueue.model.numbers import is_number
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS, is_number
 
 MIN_EVERY_SECONDS = 0.1
 _LONGEST_CRON = 200

@@ -11,9 +11,10 @@ from dagster_sqlqueue.consumer.annotations import is_async
 from dagster_sqlqueue.consumer.handler import AsyncHandler, check_concurrency, outcome_of
 from dagster_sqlqueue.consumer.weighted import WeightedConsumers
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS, Backoff
+from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import Job, Mode
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.outcome import Hold, Reject, Retry
 from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue

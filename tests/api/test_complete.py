@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from dagster_sqlqueue import Backoff, SqlQueue, Strategy
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS
 from tests.api.conftest import LOCKING, SPEC, Caller, fill
 from tests.gate.patience import PATIENCE
 from tests.support import make_due, rows, states, value

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
-from dagster_sqlqueue.model.numbers import is_delay, is_number, is_seconds, is_whole
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS, is_delay, is_number, is_seconds, is_whole
 
 
 @pytest.mark.parametrize("value", [True, False, 1.0, "1", None, 0, 11])

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput, UnknownJob
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS
 from dagster_sqlqueue.orchestration.launchpad.config import (
     CancelConfig,
     DeleteConfig,
