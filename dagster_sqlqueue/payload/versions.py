@@ -96,7 +96,8 @@ def versioned(
 
     Raises:
         InvalidInput: the version is not a whole number of at least 1, an upgrade is from no older one, or there are gaps
-            between upgrades; the model is no JSON object, or has a field of its own that is called `$version`.
+            between upgrades; the names are one text, or no texts; the model is no JSON object, or has a field of its own
+            that is called `$version`.
 
     Example:
         ```python
@@ -105,6 +106,8 @@ def versioned(
             to: str
         ```
     """
+    if isinstance(sensitive, str) or not all(isinstance(name, str) for name in sensitive):
+        raise InvalidInput(f"sensitive is {sensitive!r:.100}; give the names of fields in a list, such as ['pin']")
     steps = dict(upgrades or {})
     if not is_whole(current, 1):
         raise InvalidInput(f"the version is {current!r}; it must be a whole number of at least 1")

@@ -235,6 +235,9 @@ def test_what_versioned_refuses() -> None:
     ):
         with pytest.raises(InvalidInput, match=message):
             versioned(*arguments)(model)  # type: ignore[arg-type, type-var]
+    for sensitive in ("pin", b"pin", ["pin", 7]):  # of a text each letter would be a name
+        with pytest.raises(InvalidInput, match=r"sensitive is .*; give the names of fields in a list"):
+            versioned(2, {1: same}, sensitive=sensitive)  # type: ignore[arg-type]
 
 
 def test_the_json_schema_has_the_version(queue: SqlQueue) -> None:
