@@ -45,9 +45,10 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter, check_filter
 from dagster_sqlqueue.queue.claim_request import check_buckets, check_worker
 from dagster_sqlqueue.queue.maintenance import Maintenance
+from dagster_sqlqueue.queue.sql_queue import check_sql_queue
 from dagster_sqlqueue.schema import migrations
 
 logger = logging.getLogger("dagster_sqlqueue")
@@ -93,7 +94,8 @@ class Consumer(Generic[Payload]):
             the log.
 
     Raises:
-        InvalidInput: an argument is out of range, or the handler cannot be called with one positional argument.
+        InvalidInput: an argument is out of range or of another type, or the handler cannot be called with one positional
+            argument.
     """
 
     def __init__(
@@ -120,7 +122,9 @@ class Consumer(Generic[Payload]):
         create: bool = True,
         warn: Callable[[str], object] | None = None,
     ) -> None:
+        check_sql_queue(queue)
         check_spec(spec)
+        check_filter(filter)
         self._hooks = tuple(hooks)
         self._queue, self._create, self._warn = queue, create, warn
         self._leases = watched(queue.leases, spec.name, self._hooks)

@@ -26,13 +26,17 @@ class WeightedConsumers:
         weights: the consumers, each with its weight, a positive number.
 
     Raises:
-        InvalidInput: there are none, or a weight is not positive.
+        InvalidInput: there are none, one is no consumer, or a weight is not positive.
     """
 
     def __init__(self, weights: "Mapping[Consumer[Any], float]") -> None:
         if not weights:
             raise InvalidInput("no consumer was given; give at least one, with its weight")
-        for weight in weights.values():
+        if not isinstance(weights, Mapping):
+            raise InvalidInput(f"the consumers are a {type(weights).__name__}; give a mapping of each to its weight")
+        for consumer, weight in weights.items():
+            if not isinstance(consumer, Consumer):
+                raise InvalidInput(f"one of the consumers is {consumer!r:.100}; give a Consumer(queue, spec, handler)")
             if not is_number(weight, 0) or weight in (0, math.inf):
                 raise InvalidInput(f"a weight is {weight!r}; it must be a positive number")
         self._weights = dict(weights)

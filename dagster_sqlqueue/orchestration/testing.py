@@ -11,7 +11,7 @@ from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.testing.handlers import check_queue
+from dagster_sqlqueue.queue.sql_queue import check_sql_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def resource_of(queue: SqlQueue) -> SqlQueueResource:
     Raises:
         InvalidInput: it is no `SqlQueue`.
     """
-    check_queue(queue)
+    check_sql_queue(queue)
     return SqlQueueResource(url=queue.database.url, schema_name=queue.database.schema)
 
 

@@ -201,3 +201,13 @@ class ClaimFilter:
         if before is not None:
             begun_at, seconds = before.begun_at, before.seconds + seconds
         self._places[last] = _Place(found.priority, found.available_at, found.job, begun_at, seconds)
+
+
+def check_filter(filter: object) -> None:
+    """Raise an error if what was given as a filter is neither one nor None.
+
+    Raises:
+        InvalidInput: the message says what to give.
+    """
+    if not (filter is None or isinstance(filter, ClaimFilter)):
+        raise InvalidInput(f"filter is a {type(filter).__name__}; give a ClaimFilter(payload=…, tags=…), or None")

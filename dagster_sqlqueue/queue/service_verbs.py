@@ -1,6 +1,6 @@
 """What the verbs of a service share: the queues that it is built on."""
 
-from dagster_sqlqueue.queue.sql_queue import SqlQueue
+from dagster_sqlqueue.queue.sql_queue import SqlQueue, check_sql_queue
 
 
 class ServiceVerbs:
@@ -9,11 +9,15 @@ class ServiceVerbs:
     Args:
         queue: the queues of the schema.
 
+    Raises:
+        InvalidInput: this is no `SqlQueue`.
+
     Attributes:
         queue: the queues of the schema.
         database: where they are.
     """
 
     def __init__(self, queue: SqlQueue) -> None:
+        check_sql_queue(queue)
         self.queue = queue
         self.database = queue.database

@@ -141,6 +141,16 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         return Maintenance(self.catalog).trim(queue)
 
 
+def check_sql_queue(queue: object) -> None:
+    """Raise an error if what was given as the place of the queues is none, such as its URL.
+
+    Raises:
+        InvalidInput: the message says what to give.
+    """
+    if not isinstance(queue, SqlQueue):
+        raise InvalidInput(f"the queue is a {type(queue).__name__}; give a SqlQueue, such as SqlQueue(url)")
+
+
 def _no_database(given: object) -> str:
     wanted = "a URL, postgresql://user:password@host:5432/database, or a Database"
     if given is None:

@@ -11,11 +11,12 @@ from dagster_sqlqueue.db.executors import Executor, Transaction
 from dagster_sqlqueue.errors import InvalidInput, UnknownSchedule
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.numbers import is_delay, is_whole
-from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_queue_name
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_queue_name, check_spec
 from dagster_sqlqueue.payload.serialization import without_row
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.intake import Terms, no_bucket
 from dagster_sqlqueue.queue.selection import moment_in_utc
+from dagster_sqlqueue.queue.sql_queue import check_sql_queue
 from dagster_sqlqueue.schedules.cron import timing_of
 from dagster_sqlqueue.schedules.model import (
     GRACE_SECONDS,
@@ -57,9 +58,13 @@ class Schedules:
 
     Args:
         queue: where they are, beside their queues.
+
+    Raises:
+        InvalidInput: this is no `SqlQueue`.
     """
 
     def __init__(self, queue: SqlQueue) -> None:
+        check_sql_queue(queue)
         self._queue = queue
         self._database = queue.database
 
@@ -102,6 +107,7 @@ class Schedules:
             InvalidPayload, InvalidInput: something is not usable; nothing was changed.
             UnknownQueue: the queue does not exist.
         """
+        check_spec(spec)
         check_name(name)
         every_seconds = every.total_seconds() if isinstance(every, timedelta) else every
         timing_of(cron=cron, every_seconds=every_seconds, time_zone=time_zone)

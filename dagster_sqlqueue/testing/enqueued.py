@@ -15,7 +15,8 @@ from dagster_sqlqueue.payload import serialization
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.search import MAX_LIST
 from dagster_sqlqueue.queue.selection import EVERYTHING, JobRow, Selection
-from dagster_sqlqueue.testing.handlers import bare, check_queue, settings_of
+from dagster_sqlqueue.queue.sql_queue import check_sql_queue
+from dagster_sqlqueue.testing.handlers import bare, settings_of
 
 _QUEUED = Selection(state=LiveState.QUEUED)
 
@@ -53,7 +54,7 @@ def enqueued_jobs(
         InvalidPayload, UnknownVersion, UnreadablePayload: a payload cannot be read as the model.
         UnknownQueue: there is no such queue.
     """
-    check_queue(queue)
+    check_sql_queue(queue)
     check_spec(spec)
     rows = queue.jobs(spec.name, selection, limit=MAX_LIST, connection=connection)
     return [EnqueuedJob(serialization.parse(spec, row.payload), row) for row in rows]
@@ -91,7 +92,7 @@ def drain(
         AssertionError: the jobs do not come to an end, in so many rounds or so long.
         UnknownQueue, DatabaseUnavailable, InvalidInput: as for `Consumer` and its `drain`.
     """
-    check_queue(queue)
+    check_sql_queue(queue)
     check_spec(spec)
     if not is_whole(rounds, 1):
         raise InvalidInput(f"rounds is {rounds!r}; it must be a whole number of at least 1")

@@ -1,10 +1,9 @@
-"""What a test gives as a handler, and as the place of the queues."""
+"""What a test gives as a handler."""
 
 from typing import Any
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.queue import SqlQueue
 
 _SETTINGS = ("batch", "lease_seconds", "job_timeout_seconds", "concurrency")
 
@@ -38,13 +37,3 @@ def _spec_of(handler: Any) -> "QueueSpec[Any] | None":
     """Return the queue that a handler was bound to."""
     spec = getattr(handler, "spec", None)
     return spec if isinstance(spec, QueueSpec) else None
-
-
-def check_queue(queue: object) -> None:
-    """Raise an error if something is not the place of the queues.
-
-    Raises:
-        InvalidInput: the message says what to give.
-    """
-    if not isinstance(queue, SqlQueue):
-        raise InvalidInput(f"the queue is a {type(queue).__name__}; give a SqlQueue, such as queue_for_test provides")

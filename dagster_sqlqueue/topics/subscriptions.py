@@ -7,7 +7,7 @@ from dagster_sqlqueue.db.executors import CallerConnection, Executor
 from dagster_sqlqueue.errors import InvalidInput, UnknownSubscription
 from dagster_sqlqueue.model.numbers import is_delay, is_whole
 from dagster_sqlqueue.model.queue import check_queue_name
-from dagster_sqlqueue.queue.claim_filter import ClaimFilter
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter, check_filter
 from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 from dagster_sqlqueue.topics.model import (
     Message,
@@ -180,8 +180,7 @@ def _mode(mode: str, group: str | None) -> SubscriptionMode:
 
 
 def _checked(filter: ClaimFilter) -> ClaimFilter:
-    if not isinstance(filter, ClaimFilter):
-        raise InvalidInput(f"filter is a {type(filter).__name__}; give a ClaimFilter(payload=…, tags=…), or None")
+    check_filter(filter)
     if len(filter.payload) > _FILTER_BYTES:
         raise InvalidInput(
             f"the filter's payload has {len(filter.payload):,} bytes, the limit is {_FILTER_BYTES:,}: it is read at each"

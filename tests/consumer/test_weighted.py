@@ -68,3 +68,13 @@ def test_times_that_are_none_are_refused(
 def test_a_weight_that_is_none_is_refused(queue: SqlQueue, spec: QueueSpec[Work], weight: Any) -> None:
     with pytest.raises(InvalidInput, match="a weight is"):
         WeightedConsumers({Consumer(queue, spec, lambda job: None): weight})
+
+
+def test_what_is_no_consumer_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    given: Any
+    for given in ({spec: 1}, {"work": 1}):
+        with pytest.raises(InvalidInput, match=r"one of the consumers is .*; give a Consumer\(queue, spec, handler\)"):
+            WeightedConsumers(given)
+    for given in ([Consumer(queue, spec, lambda job: None)], Consumer(queue, spec, lambda job: None)):
+        with pytest.raises(InvalidInput, match="give a mapping of each to its weight"):
+            WeightedConsumers(given)

@@ -105,3 +105,9 @@ def test_a_filter_is_unfinished_whenever_its_bound_kept_it_from_the_end(queue: S
 def test_a_filter_that_is_none_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         ClaimFilter(**arguments)
+
+
+@pytest.mark.parametrize("given", [{"country": "NZ"}, '{"country": "NZ"}', ["eu"]], ids=repr)
+def test_a_consumer_refuses_what_is_no_filter(queue: SqlQueue, spec: QueueSpec[Work], given: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"filter is a {type(given).__name__}; give a ClaimFilter"):
+        Consumer(queue, spec, lambda job: None, filter=given)

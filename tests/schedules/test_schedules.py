@@ -146,6 +146,8 @@ def test_what_is_refused_changes_nothing(
     arguments: dict[str, Any] = {"name": "s", "job": Work(n=2), "cron": "*/2 * * * *", **changes}
     with pytest.raises(InvalidInput, match=said):
         schedules.put(spec, arguments.pop("name"), arguments.pop("job"), **arguments)
+    with pytest.raises(InvalidInput, match="the queue was given as 'work'; give its declaration"):
+        schedules.put("work", "s", Work(n=2), cron="*/2 * * * *")  # type: ignore[arg-type]
     assert schedules.schedules() == [made]
 
 
