@@ -221,12 +221,14 @@ def check_bucket_count(count: int, queue: str) -> int:
     return count
 
 
-def check_queue_name(name: str) -> str:
+def check_queue_name(name: object) -> str:
     """The name, if a queue may have it.
 
     Raises:
         InvalidInput: it may not.
     """
+    if isinstance(name, QueueSpec):
+        raise InvalidInput(f"the queue was given as its declaration; give its name, {name.name!r}")
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidInput(
             f"queue name {name!r} is not usable: 1 to 63 lower-case letters, digits or '_', beginning with a letter"

@@ -1,5 +1,7 @@
 """Names that cannot be, refused before anything is written."""
 
+from typing import Any
+
 import pytest
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
@@ -53,6 +55,13 @@ def test_queues(queues: SqlQueue, name: str) -> None:
     for call in (queues.settings, queues.depth, queues.pause, lambda queue: queues.claim(queue, limit=1, worker="w")):
         with pytest.raises(InvalidInput, match="queue name"):
             call(name)
+
+
+def test_a_declaration_is_no_name(queues: SqlQueue) -> None:
+    spec: Any = QueueSpec("work", Work)
+    for call in (queues.settings, queues.depth, queues.pause, queues.stats, queues.dead_letters, queues.resume):
+        with pytest.raises(InvalidInput, match="the queue was given as its declaration; give its name, 'work'"):
+            call(spec)
 
 
 @pytest.mark.parametrize("name", ["select", "table", "user"])
