@@ -95,7 +95,8 @@ class QueueSpec(Generic[Payload]):
         ordered: jobs with the same ordering key run one at a time, in the order in which they were enqueued, through
             retries, snoozes and redrives.
         on_poison: what becomes of a job of an ordered queue that failed for good.
-        timeout_seconds: how long one job may take before its lease is not extended any more; None: the consumer's.
+        timeout_seconds: how long one job may take before its lease is not extended any more; None: as long as the consumer
+            lets it, ten leases unless it says otherwise.
         max_running: live leases of the whole queue at any moment; None for no limit.
         max_running_per_key: live leases of one ordering key at any moment, and also the jobs of one key that stand in
             line: what bounds how long another key's job waits. None for no limit.

@@ -94,7 +94,8 @@ def create(
     timeout: Annotated[
         str | None,
         _option(
-            f"How long a job may run before its lease is no longer extended; {options.NONE}: what the consumer sets.",
+            f"How long a job may run before its lease is no longer extended; {options.NONE}: ten leases,"
+            " unless the consumer sets another time.",
             "TIME",
             options.NONE,
             _TRIES,
