@@ -23,6 +23,7 @@ from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schem
 from dagster_sqlqueue.db.session_settings import Pooler
 from dagster_sqlqueue.db.urls import driver_options, parse_url, pooler_of
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_number, is_whole
 
 T = TypeVar("T")
 
@@ -32,6 +33,9 @@ _ENCODING = {"client_encoding": "UTF8"}
 """Goes before those of URL, environment, role and database: rows are packed in it for COPY, and any text can be sent."""
 _TRUSTED_SECONDS = 0.5
 """Idle seconds after which a connection is tested before it is used: one round trip, which busy connections are spared."""
+
+_LONGEST_STATEMENT = (2**31 - 1) // 1000
+"""Seconds: the server counts milliseconds."""
 
 _OF_DRIVER = (psycopg.Error, sa.exc.SQLAlchemyError)
 
@@ -61,6 +65,20 @@ def retried(work: Callable[..., T], *arguments: object) -> T:
     return _RETRYING(work, *arguments)
 
 
+def _check(pool_size: object, application_name: object, connect_timeout: object, statement_timeout: object) -> None:
+    if not is_whole(pool_size, 1):
+        raise InvalidInput(f"pool_size is {pool_size!r}; it must be a whole number of at least 1")
+    if not isinstance(application_name, str):
+        raise InvalidInput(f"application_name is {application_name!r:.100}; give a text, for pg_stat_activity")
+    if not is_whole(connect_timeout, 1):
+        raise InvalidInput(f"connect_timeout is {connect_timeout!r}; it must be a whole number of seconds, at least 1")
+    if not (statement_timeout is None or is_number(statement_timeout, 0.001, _LONGEST_STATEMENT)):
+        raise InvalidInput(
+            f"statement_timeout is {statement_timeout!r}; it must be seconds, 0.001 to {_LONGEST_STATEMENT:,}, or None: no"
+            " limit"
+        )
+
+
 class Pool:
     """Pool of connections to one schema of one database.
 
@@ -72,7 +90,7 @@ class Pool:
         schema: schema of the queue's tables; default: `default_schema()`.
         pool_size: maximum number of open connections.
         application_name: name shown in `pg_stat_activity`.
-        connect_timeout: seconds to wait for the server, or for a free connection of the pool.
+        connect_timeout: whole seconds to wait for the server, or for a free connection of the pool.
         statement_timeout: seconds; None for no limit, whatever is set for the role, unless the URL's `options` set it.
         answer_seconds: longest time for which a connection may wait in silence, by the client's clock; None for no limit.
         pooler: kind of pooler between client and server, see `Pooler`; None: as in the URL (`?pooler=transaction`), or else
@@ -104,8 +122,7 @@ class Pool:
         if isinstance(schema, Unnamed):
             schema = default_schema()
         quote_schema(schema)
-        if pool_size < 1:
-            raise InvalidInput(f"pool_size is {pool_size}; it must be at least 1")
+        _check(pool_size, application_name, connect_timeout, statement_timeout)
         self.schema = schema
         self._url, in_url = pooler_of(parse_url(url))
         self.pooler = in_url if pooler is None else session_settings.pooler(pooler)

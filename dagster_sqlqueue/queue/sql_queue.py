@@ -28,7 +28,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         schema: where the queue's tables are; not given: the environment variable `SQLQUEUE_SCHEMA`, else `sqlqueue`.
         pool_size: the most connections kept and opened at a time.
         application_name: what `pg_stat_activity` shows.
-        connect_timeout: seconds to wait for the server, or for a connection of the pool to become free.
+        connect_timeout: whole seconds to wait for the server, or for a connection of the pool to become free.
         statement_timeout: seconds; None for no limit, whatever is set for the role, unless the URL's `options` set it.
         pooler: what stands between here and the server: `transaction` or `session`; None: as for `Database`.
         hooks: entered and left around enqueues, and publications of `Topics` on these queues; the first is the outermost.

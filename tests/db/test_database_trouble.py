@@ -1,9 +1,11 @@
 """The database is away, refuses us, or holds another schema: what is said, and that no password is in it."""
 
 import multiprocessing
+import re
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -139,6 +141,23 @@ def test_settings_reach_the_connections(url: str) -> None:
     with pytest.raises(InvalidInput, match="pool_size is 0"):
         Database(url, pool_size=0)
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("pool_size", [0, -1, "5", 1.5, True, None]),
+        ("application_name", [None, 7]),
+        ("connect_timeout", [0, -1, "10", 2.5, None]),
+        ("statement_timeout", [0, -1, "5", float("nan"), float("inf"), 0.0001, 3_000_000]),
+    ],
+)
+def test_settings_that_no_connection_can_have_are_refused(url: str, setting: str, values: list[Any]) -> None:
+    for wrong in values:
+        settings: dict[str, Any] = {setting: wrong}
+        for build in (Database, SqlQueue):
+            with pytest.raises(InvalidInput, match=f"{setting} is {re.escape(repr(wrong))}; "):
+                build(url, **settings)
 
 
 def test_a_missing_schema_is_reported_with_its_cure(url: str, spec: QueueSpec[Work]) -> None:
