@@ -3,7 +3,7 @@
 Options:
     url, url_env: the database, where `register_source` was given none: a URL without a password, or the environment
         variable that holds one, read where the read is planned.
-    database_schema: where the queue's tables are; what `register_source` was given, else sqlqueue.
+    database_schema: where the queue's tables are; what `register_source` was given or found in the environment.
     queue: the queue (required).
     state: `archive` (default), `live` or `batch`.
     batch_id: the batches to read, with commas between, for `batch`.
@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from dagster_sqlqueue.db.schema_name import DEFAULT_SCHEMA, quote_schema
+from dagster_sqlqueue.db.schema_name import Unnamed, default_schema, quote_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.spark import fields, positions
 from dagster_sqlqueue.spark import options as parts
@@ -57,7 +57,7 @@ _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 def register_source(
     spark: SparkSession,
     url: str | None = None,
-    schema: str = DEFAULT_SCHEMA,
+    schema: str | Unnamed = Unnamed.UNNAMED,
     *,
     payload: type[BaseModel] | Mapping[str, type[BaseModel]] | None = None,
     push_filters: bool = False,
@@ -69,7 +69,8 @@ def register_source(
     Args:
         spark: the session.
         url: see `dagster_sqlqueue.db.urls.parse_url`; None: each read names its database by an option.
-        schema: where the queue's tables are.
+        schema: where the queue's tables are; not given: the environment variable `SQLQUEUE_SCHEMA` of this process, else
+            `sqlqueue`.
         payload: the queues' payload model, or one for each queue by its name. Its fields are columns of every read
             without the option `payload`, see `payload_schema`; and every row that is written to the queue must fit it.
         push_filters: let the database apply Spark's filters, too, except to reads with the option `limit`; sets
@@ -83,13 +84,14 @@ def register_source(
         from dagster_sqlqueue.db.urls import parse_url
 
         parse_url(url)
-    quote_schema(schema)
+    named = default_schema() if isinstance(schema, Unnamed) else schema
+    quote_schema(named)
     models = payload_models(payload)
     if push_filters:
         spark.conf.set(_PUSHDOWN, "true")
 
     class SqlQueueSource(_Source):
-        _where = (url, schema)
+        _where = (url, named)
         _models = models
         _pushing = push_filters
 

@@ -222,6 +222,17 @@ def test_a_schema_of_another_name(session: SparkSession, url: str) -> None:
     assert session.read.format(FORMAT).option("queue", "work").load().count() == 1
 
 
+def test_the_schema_that_the_environment_names(
+    session: SparkSession, queue: SqlQueue, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(queue, [Done({"n": n}) for n in range(3)])
+    monkeypatch.setenv("SQLQUEUE_SCHEMA", queue.database.schema)
+    register_source(session, url)
+    # What counts is the environment of the process that registers it, at that moment.
+    monkeypatch.setenv("SQLQUEUE_SCHEMA", "elsewhere")
+    assert session.read.format(FORMAT).option("queue", "work").load().count() == 3
+
+
 def test_a_view_reads_by_its_options_and_a_table_of_the_catalogue_is_refused(
     session: SparkSession, queue: SqlQueue, url: str
 ) -> None:
