@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import subprocess
 import sys
@@ -74,6 +75,13 @@ def test_every_public_name_is_there_under_the_type_that_checkers_see(package: Mo
     for name, module in declared.items():
         assert getattr(package, name) is getattr(importlib.import_module(module), name)
     assert set(declared) <= set(dir(package))
+
+
+@pytest.mark.parametrize("name", _FACES)
+def test_help_says_something_of_every_public_name(name: str) -> None:
+    package = importlib.import_module(name)
+    named = {each: getattr(package, each) for each in package.__all__}
+    assert [each for each, value in named.items() if callable(value) and not inspect.getdoc(value)] == []
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

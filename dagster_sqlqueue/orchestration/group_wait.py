@@ -24,11 +24,6 @@ _LAST_POLL_SECONDS = 1.0
 _NOTIFIED_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0
 _MEMBERS_AT_ONCE = 10_000
-_ABOUT = """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
-
-The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
-`build_group_sensor`.
-"""
 
 
 class WaitConfig(dg.Config):
@@ -50,7 +45,6 @@ def build_wait_op(*, name: str = "wait_for_group", resource_key: str = RESOURCE_
 
     @dg.op(
         name=name,
-        description=_ABOUT,
         out=dg.Out(Group, description="The group, with its counts."),
         tags={"kind": "sqlqueue"},
     )
@@ -58,6 +52,11 @@ def build_wait_op(*, name: str = "wait_for_group", resource_key: str = RESOURCE_
     def wait(
         context: dg.OpExecutionContext, config: WaitConfig, sqlqueue: SqlQueueResource, group: Any
     ) -> dg.Output[Group]:
+        """Waits in the run until the last job of a group has ended: of an `EnqueuedGroup`, or of a group's id.
+
+        The run occupies its place in Dagster meanwhile, and other consumers have to work the jobs off: for long waits use
+        `build_group_sensor`.
+        """
         return _wait(sqlqueue.queue, config, group)
 
     return wait

@@ -88,6 +88,16 @@ def claims_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, flo
     return claims
 
 
+_GIVES_BACK = """Gives back at once, when a step fails, what its run has claimed and not ended, unless another step of the
+run may still run: it may handle some of these jobs. Steps that are mapped over dynamic outputs may, unless what makes the
+outputs failed.
+
+For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`.
+`build_cleanup_sensors` is for what the hook leaves, and for runs that are cancelled or killed: for those Dagster
+calls no hook.
+"""
+
+
 def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
     """Build `give_back_on_failure` for the resource of another key.
 
@@ -115,16 +125,13 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
         for name, jobs in give_back(getattr(context.resources, resource_key).queue, context.instance, run).items():
             context.log.info("%s: %d jobs that the run had claimed were given back", name, jobs)
 
+    # Dagster makes a hook of a function without its docstring.
+    hook.__doc__ = _GIVES_BACK
     return hook
 
 
 give_back_on_failure = build_give_back_hook()
-"""Gives back at once, when a step fails, what its run has claimed and not ended, unless another step of the run may still
-run: it may handle some of these jobs. Steps that are mapped over dynamic outputs may, unless what makes the outputs failed.
-
-For jobs with ops of `build_claim_op` or `claim_jobs`: `@dg.job(hooks={give_back_on_failure})`. `build_cleanup_sensors` is
-for what the hook leaves, and for runs that are cancelled or killed: for those Dagster calls no hook.
-"""
+"""The hook of `build_give_back_hook` for the resource `sqlqueue`."""
 
 
 def give_back(queue: SqlQueue, instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, int]:
