@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
-from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_batch, check_called_with_one
+from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_batch, check_called_with_one, check_times
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
@@ -33,15 +33,14 @@ from dagster_sqlqueue.consumer.same_process import Member
 from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.consumer.start import (
     check_drain_times,
+    check_mode,
     check_side_by_side,
-    check_times,
     compare_settings,
     ensure_queue,
 )
 from dagster_sqlqueue.consumer.transactional import work_locked
 from dagster_sqlqueue.consumer.upkeep import Upkeep
 from dagster_sqlqueue.db import permissions
-from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.queue import SqlQueue
@@ -135,19 +134,10 @@ class Consumer(Generic[Payload]):
         self._idle = False
         self.worker = check_worker(worker) if worker else f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         check_times(lease_seconds, job_timeout_seconds)
-        if mode not in list(Mode):
-            raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
-        self._mode = Mode(mode)
-        if self._mode is Mode.TRANSACTIONAL and filter is not None:
-            raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
         check_called_with_one(spec, handler)
         check_batch(spec, handler, batch)
         caller = Caller(spec, hooked(handler, self._hooks), batch)
-        if self._mode is Mode.TRANSACTIONAL and caller.shape is not Shape.JOB:
-            raise InvalidInput(
-                f"the handler of {spec.label} is {'a batch' if batch else 'an async'} one, and transactional mode works one"
-                " job after another on one connection; give it a plain function of one job, or use leased mode"
-            )
+        self._mode = check_mode(spec, mode, caller.shape, filter)
         if concurrency is not None:
             check_side_by_side(spec, concurrency, caller.shape, self._mode, source)
         # In transactional mode as many jobs may have killed a consumer that died as it said that it takes at once; all jobs

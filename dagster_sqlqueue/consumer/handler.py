@@ -13,11 +13,12 @@ from pydantic import BaseModel
 from dagster_sqlqueue.consumer.annotations import function_behind, is_async, signature_called, takes_batch
 from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Job
-from dagster_sqlqueue.model.numbers import is_whole
+from dagster_sqlqueue.model.numbers import is_number, is_whole
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload import redacted_text, serialization
 from dagster_sqlqueue.payload.storable import storable_text
+from dagster_sqlqueue.queue.claim_request import check_lease_seconds
 
 Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
 """Called for one job at a time."""
@@ -134,6 +135,18 @@ def check_concurrency(concurrency: int) -> None:
     """
     if not is_whole(concurrency, 1, MAX_CONCURRENCY):
         raise InvalidInput(f"concurrency is {concurrency!r}; it must be 1 to {MAX_CONCURRENCY:,}")
+
+
+def check_times(lease_seconds: float | None, job_timeout_seconds: float | None) -> None:
+    """Raise an error if a consumer's leases cannot be so long, or its jobs not take so long. None: as the queue has it.
+
+    Raises:
+        InvalidInput: one of them is out of range.
+    """
+    if lease_seconds is not None:
+        check_lease_seconds(lease_seconds)
+    if job_timeout_seconds is not None and not (is_number(job_timeout_seconds) and job_timeout_seconds > 0):
+        raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
 
 
 class Shape(enum.StrEnum):

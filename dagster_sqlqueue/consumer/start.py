@@ -12,21 +12,27 @@ from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.claim_request import check_lease_seconds
+from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 
 logger = logging.getLogger("dagster_sqlqueue")
 
 
-def check_times(lease_seconds: float | None, job_timeout_seconds: float | None) -> None:
-    """Raise an error if a consumer's leases cannot be so long, or its jobs not take so long. None: as the queue has it.
+def check_mode(spec: QueueSpec[Any], mode: Mode | str, shape: Shape, filter: ClaimFilter | None) -> Mode:
+    """Return the mode of a consumer, checked.
 
     Raises:
-        InvalidInput: one of them is out of range.
+        InvalidInput: there is no such mode, or handler or filter cannot be used in it.
     """
-    if lease_seconds is not None:
-        check_lease_seconds(lease_seconds)
-    if job_timeout_seconds is not None and not (is_number(job_timeout_seconds) and job_timeout_seconds > 0):
-        raise InvalidInput(f"job_timeout_seconds is {job_timeout_seconds!r}; it must be positive")
+    if mode not in list(Mode):
+        raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
+    if mode == Mode.TRANSACTIONAL and filter is not None:
+        raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
+    if mode == Mode.TRANSACTIONAL and shape is not Shape.JOB:
+        raise InvalidInput(
+            f"the handler of {spec.label} is {'a batch' if shape is Shape.BATCH else 'an async'} one, and transactional mode"
+            " works one job after another on one connection; give it a plain function of one job, or use leased mode"
+        )
+    return Mode(mode)
 
 
 def check_side_by_side(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:

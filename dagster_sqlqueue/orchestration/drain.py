@@ -13,9 +13,8 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.consumer import Consumer
-from dagster_sqlqueue.consumer.handler import check_concurrency
+from dagster_sqlqueue.consumer.handler import check_concurrency, check_times
 from dagster_sqlqueue.consumer.settlement import DrainSummary
-from dagster_sqlqueue.consumer.start import check_times
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, QueueError, WrongHandler
 from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode

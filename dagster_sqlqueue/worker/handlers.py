@@ -17,6 +17,7 @@ from dagster_sqlqueue.consumer.handler import (
     check_called_with_one,
     check_concurrency,
     check_payloads,
+    check_times,
 )
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
@@ -75,8 +76,8 @@ def handles(
             a hundred.
 
     Raises:
-        InvalidInput: the concurrency is out of range, or what is decorated cannot be called with a job, is a plain wrapper
-            around an async function, or says by its annotation that it takes the payloads of another model.
+        InvalidInput: the concurrency or a time is out of range, or what is decorated cannot be called with a job, is a plain
+            wrapper around an async function, or says by its annotation that it takes the payloads of another model.
 
     Example:
         ```python
@@ -88,6 +89,7 @@ def handles(
         raise InvalidInput(f"handles was given {spec!r:.100}; give it the queue: @handles(QueueSpec(…))")
     if concurrency is not None:
         check_concurrency(concurrency)
+    check_times(lease_seconds, job_timeout_seconds)
 
     def decorate(handler: Handler[Payload] | AsyncHandler[Payload]) -> QueueHandler[Payload]:
         check_handler(spec, handler)

@@ -135,6 +135,10 @@ def test_what_cannot_handle_jobs() -> None:
         handles(later)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="concurrency is 0; it must be 1 to 1,000"):
         handles(spec, concurrency=0)
+    with pytest.raises(InvalidInput, match="lease_seconds is -1; it must be positive"):
+        handles(spec, lease_seconds=-1)
+    with pytest.raises(InvalidInput, match="job_timeout_seconds is 0; it must be positive"):
+        handles(spec, job_timeout_seconds=0)
 
 
 def test_annotations_that_say_nothing_or_less_are_taken() -> None:

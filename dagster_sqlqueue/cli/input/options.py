@@ -12,8 +12,8 @@ import typer
 
 from dagster_sqlqueue.cli.input import completion
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.backoff import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.job import UniqueUntil as JobUniqueUntil
+from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.queue import RateLimit
 
 NONE = "none"
