@@ -9,6 +9,9 @@ from dagster_sqlqueue.model.numbers import is_delay
 
 Json: TypeAlias = "dict[str, Any] | list[Any] | str | int | float | bool | None"
 
+UNSAID = "no reason was given"
+"""The reason of an outcome whose own is blank."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -27,8 +30,7 @@ class Retry:
     after: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.error, str):
-            raise InvalidInput(f"Retry was given {self.error!r} as its reason; give a text, such as str(error)")
+        object.__setattr__(self, "error", _reason("Retry", self.error))
         if self.after is not None:
             _check_delay("Retry", self.after)
 
@@ -62,7 +64,7 @@ class Hold:
     reason: str
 
     def __post_init__(self) -> None:
-        check_reason(self.reason, "Hold")
+        object.__setattr__(self, "reason", _reason("Hold", self.reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Reject:
     reason: str
 
     def __post_init__(self) -> None:
-        check_reason(self.reason, "Reject")
+        object.__setattr__(self, "reason", _reason("Reject", self.reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +84,32 @@ class Cancel:
     reason: str = "cancelled by its handler"
 
     def __post_init__(self) -> None:
-        check_reason(self.reason, "Cancel")
+        object.__setattr__(self, "reason", _reason("Cancel", self.reason))
 
 
 Outcome: TypeAlias = Done | Retry | Snooze | Hold | Reject | Cancel
 
 
-def check_reason(reason: object, of: str | None = None) -> str:
+def check_reason(reason: object) -> str:
     """Return a reason for later readers of the job, checked.
-
-    Args:
-        reason: as it was given.
-        of: what it was given to, for the message.
 
     Raises:
         InvalidInput: it is no text, or says nothing.
     """
-    if not isinstance(reason, str) or not reason.replace("\x00", "").strip():
-        given = f"the reason is {reason!r}" if of is None else f"{of} was given {reason!r} as its reason"
-        raise InvalidInput(f"{given}; give a text that says why, for later readers of the job")
+    if not isinstance(reason, str) or _says_nothing(reason):
+        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for later readers of the job")
     return reason
+
+
+def _reason(outcome: str, reason: object) -> str:
+    if not isinstance(reason, str):
+        raise InvalidInput(f"{outcome} was given {reason!r} as its reason; give a text, such as str(error)")
+    # Many exceptions have no message. What the handler has decided holds nevertheless.
+    return UNSAID if _says_nothing(reason) else reason
+
+
+def _says_nothing(reason: str) -> bool:
+    return not reason.replace("\x00", "").strip()
 
 
 def _check_delay(outcome: str, seconds: object) -> None:

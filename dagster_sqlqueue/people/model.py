@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model import outcome
 from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.payload.storable import unstorable_text
 
@@ -211,13 +212,12 @@ def check_reason(reason: object, *, needed: bool = False) -> str | None:
     """
     if reason is None and not needed:
         return None
-    if not isinstance(reason, str) or not reason.strip():
-        raise InvalidInput(f"the reason is {reason!r}; give a text that says why, for later readers of the job")
-    if len(reason) > REASON_LIMIT:
-        raise InvalidInput(f"the reason has {len(reason):,} characters; the limit is {REASON_LIMIT:,}")
-    if problem := unstorable_text(reason):
+    said = outcome.check_reason(reason)
+    if len(said) > REASON_LIMIT:
+        raise InvalidInput(f"the reason has {len(said):,} characters; the limit is {REASON_LIMIT:,}")
+    if problem := unstorable_text(said):
         raise InvalidInput(f"the reason {problem}")
-    return reason
+    return said
 
 
 def same_person(one: str | None, other: str) -> bool:

@@ -1,6 +1,5 @@
 """What a handler is given, and what becomes of a job by what it returns or raises."""
 
-import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
@@ -62,12 +61,23 @@ def test_done_keeps_its_result(queue: SqlQueue, spec: QueueSpec[Work], outcome: 
     assert archive(queue)[1][:2] == ("succeeded", result)
 
 
-@pytest.mark.parametrize("reason", ["", " \n", "\x00", 7])
-@pytest.mark.parametrize("outcome", [Hold, Reject, Cancel])
-def test_an_outcome_for_people_to_read_says_why(outcome: Any, reason: Any) -> None:
-    said = f"{outcome.__name__} was given {reason!r} as its reason; give a text that says why"
-    with pytest.raises(InvalidInput, match=re.escape(said)):
-        outcome(reason)
+@pytest.mark.parametrize("reason", ["", " \n", "\x00"])
+@pytest.mark.parametrize(
+    ("outcome", "becomes"), [(Retry, "queued"), (Hold, "held"), (Reject, "failed"), (Cancel, "cancelled")]
+)
+def test_an_outcome_holds_where_an_exception_has_no_message(
+    queue: SqlQueue, spec: QueueSpec[Work], outcome: Any, becomes: str, reason: str
+) -> None:
+    queue.enqueue(spec, NewJob(Work(n=0), max_attempts=2))
+    drain(queue, spec, lambda job: outcome(reason))
+    found = queue.jobs("work", archived=becomes in ("failed", "cancelled"))
+    assert [(job.state, job.error) for job in found] == [(becomes, "no reason was given")]
+
+
+@pytest.mark.parametrize("outcome", [Retry, Hold, Reject, Cancel])
+def test_a_reason_is_a_text(outcome: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"{outcome.__name__} was given 7 as its reason; give a text"):
+        outcome(7)
 
 
 class Untold(Exception):
@@ -112,7 +122,6 @@ BAD = {
     "an exception with NUL": (lambda: int("\x00"), "ValueError: invalid literal"),
     "a reason that is no text": (lambda: Retry(ValueError("x")), "ValueError('x')"),  # type: ignore[arg-type]
     "no reason": (lambda: Reject(None), "give a text"),  # type: ignore[arg-type]
-    "a blank reason": (lambda: Reject(str(AssertionError())), "Reject was given '' as its reason; give a text"),
     "a delay that is no number": (lambda: Snooze("1"), "give seconds"),  # type: ignore[arg-type]
     "a moment after all years": (
         lambda: Snooze(datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))),
