@@ -15,10 +15,9 @@ from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, Un
 from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.numbers import is_number, is_whole
 from dagster_sqlqueue.model.outcome import Cancel, Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_lease_seconds
 from dagster_sqlqueue.payload import redacted_text, serialization
 from dagster_sqlqueue.payload.storable import storable_text
-from dagster_sqlqueue.queue.claim_request import check_lease_seconds
 
 Handler: TypeAlias = Callable[[Job[Payload]], Outcome | None]
 """Called for one job at a time."""

@@ -173,6 +173,16 @@ class QueueSpec(Generic[Payload]):
         return f"queue {self.name!r}"
 
 
+def check_lease_seconds(seconds: object) -> None:
+    """Raise an error if a lease cannot be so long.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    if not is_seconds(seconds):
+        raise InvalidInput(f"lease_seconds is {seconds!r}; it must be positive, at most a hundred years")
+
+
 def check_spec(spec: object) -> None:
     """Raise an error if what was given as a queue is no `QueueSpec`, such as its name.
 

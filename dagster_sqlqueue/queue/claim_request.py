@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.numbers import is_seconds, is_whole
-from dagster_sqlqueue.model.queue import MAX_BUCKETS, check_queue_name
+from dagster_sqlqueue.model.numbers import is_whole
+from dagster_sqlqueue.model.queue import MAX_BUCKETS, check_lease_seconds, check_queue_name
 from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from dagster_sqlqueue.queue.head_hints import HeadHints
@@ -69,16 +69,6 @@ def check_buckets(buckets: Sequence[int]) -> Sequence[int]:
         given = list(buckets) if isinstance(buckets, Collection) else repr(buckets)
         raise InvalidInput(f"buckets is {given}; name at least one, each 0 to {MAX_BUCKETS - 1}, or give None for all")
     return buckets
-
-
-def check_lease_seconds(seconds: object) -> None:
-    """Raise an error if a lease cannot be so long.
-
-    Raises:
-        InvalidInput: it cannot.
-    """
-    if not is_seconds(seconds):
-        raise InvalidInput(f"lease_seconds is {seconds!r}; it must be positive, at most a hundred years")
 
 
 def check_worker(worker: object) -> str:

@@ -9,9 +9,10 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.job import ArchiveState, ClaimedJob
 from dagster_sqlqueue.model.outcome import Retry, Snooze, check_reason
+from dagster_sqlqueue.model.queue import check_lease_seconds
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
-from dagster_sqlqueue.queue.claim_request import ClaimRequest, check_lease_seconds, check_worker
+from dagster_sqlqueue.queue.claim_request import ClaimRequest, check_worker
 from dagster_sqlqueue.queue.complete import Kept
 from dagster_sqlqueue.queue.endings import Ending, Endings
 from dagster_sqlqueue.queue.head_hints import HeadHints

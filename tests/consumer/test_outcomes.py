@@ -68,7 +68,7 @@ def test_done_keeps_its_result(queue: SqlQueue, spec: QueueSpec[Work], outcome: 
 def test_an_outcome_holds_where_an_exception_has_no_message(
     queue: SqlQueue, spec: QueueSpec[Work], outcome: Any, becomes: str, reason: str
 ) -> None:
-    queue.enqueue(spec, NewJob(Work(n=0), max_attempts=2))
+    queue.enqueue(spec, NewJob(Work(n=0), backoff=Backoff(3600)))
     drain(queue, spec, lambda job: outcome(reason))
     found = queue.jobs("work", archived=becomes in ("failed", "cancelled"))
     assert [(job.state, job.error) for job in found] == [(becomes, "no reason was given")]
