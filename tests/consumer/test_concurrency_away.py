@@ -51,8 +51,9 @@ class Away(Around):
 
 
 @pytest.fixture
-def leases(queue: SqlQueue) -> Away:
-    queue.leases = leases = Away(queue.leases)  # type: ignore[assignment]
+def leases(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> Away:
+    leases = Away(queue.leases)
+    monkeypatch.setattr(queue, "leases", leases)
     return leases
 
 

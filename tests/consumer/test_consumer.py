@@ -106,7 +106,7 @@ def test_the_buckets_take_turns(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
 
 
 def test_a_batch_that_was_claimed_ahead_is_given_back_when_the_drain_stops(
-    queue: SqlQueue, spec: QueueSpec[Work]
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.enqueue_many(spec, [Work(n=n) for n in range(60)])
     consumer = Consumer(queue, spec, lambda job: None, batch_size=10)
@@ -117,7 +117,7 @@ def test_a_batch_that_was_claimed_ahead_is_given_back_when_the_drain_stops(
         consumer.stop()
         return done
 
-    queue.leases.finish_and_claim = stopping
+    monkeypatch.setattr(queue.leases, "finish_and_claim", stopping)
     summary = consumer.drain()
     assert (summary.claimed, summary.succeeded, summary.released) == (20, 10, 10)
     assert rows(queue, "SELECT DISTINCT state, attempt FROM {s}.job") == [("queued", 0)]
@@ -287,11 +287,18 @@ class LosingAnswers(Around):
         return accepted
 
 
-def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
-    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
+@pytest.fixture
+def losing(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> LosingAnswers:
     losing = LosingAnswers(queue.leases)
     losing.lost = set()
-    queue.leases = losing  # type: ignore[assignment]
+    monkeypatch.setattr(queue, "leases", losing)
+    return losing
+
+
+def test_an_ending_whose_answer_got_lost_is_found_again(
+    queue: SqlQueue, spec: QueueSpec[Work], losing: LosingAnswers
+) -> None:
+    queue.enqueue_many(spec, [Work(n=n) for n in range(10)])
     summary = drain(queue, spec, lambda job: Snooze(3_600) if job.payload.n < 4 else None, batch_size=100)
     assert losing.lost == {"finish", "requeue"}
     assert (summary.succeeded, summary.snoozed, summary.stale) == (6, 4, 0)
@@ -300,7 +307,7 @@ def test_an_ending_whose_answer_got_lost_is_found_again(queue: SqlQueue, spec: Q
 
 
 def test_a_job_to_be_cancelled_is_not_said_to_be_retried_where_the_answer_got_lost(
-    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+    queue: SqlQueue, spec: QueueSpec[Work], losing: LosingAnswers, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = [queue.enqueue(spec, Work(n=n)) for n in range(2)]
 
@@ -309,9 +316,6 @@ def test_a_job_to_be_cancelled_is_not_said_to_be_retried_where_the_answer_got_lo
             queue.cancel("work", Selection(ids=[job.id]))
         return Retry("no luck", after=3_600)
 
-    losing = LosingAnswers(queue.leases)
-    losing.lost = set()
-    queue.leases = losing  # type: ignore[assignment]
     assert drain(queue, spec, fails, batch_size=100).retried == 2
     assert losing.lost == {"requeue"}
     said = {id: line.partition(f"job {id}, ")[2] for id in ids for line in caplog.messages if str(id) in line}

@@ -51,9 +51,11 @@ class Slow(Around):
         raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
 
 
-def test_claims_do_without_hints_that_take_too_long(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+def test_claims_do_without_hints_that_take_too_long(
+    queue: SqlQueue, spec: QueueSpec[Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue.enqueue(spec, Work(n=0))
-    queue.leases = Slow(queue.leases)  # type: ignore[assignment]
+    monkeypatch.setattr(queue, "leases", Slow(queue.leases))
     assert Consumer(queue, spec, lambda job: None).drain().succeeded == 1
 
 
