@@ -173,14 +173,15 @@ class QueueSpec(Generic[Payload]):
         return f"queue {self.name!r}"
 
 
-def check_lease_seconds(seconds: object) -> None:
-    """Raise an error if a lease cannot be so long.
+def check_lease_seconds(seconds: object) -> float:
+    """The length of a lease, if one can be so long.
 
     Raises:
-        InvalidInput: it cannot.
+        InvalidInput: it is not positive, or longer than a hundred years.
     """
     if not is_seconds(seconds):
-        raise InvalidInput(f"lease_seconds is {seconds!r}; it must be positive, at most a hundred years")
+        raise InvalidInput(f"lease_seconds is {seconds!r}; it must be positive, at most a hundred years, in seconds")
+    return float(seconds)
 
 
 def check_spec(spec: object) -> None:

@@ -9,13 +9,12 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec, check_lease_seconds
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.spark import sinks
 from dagster_sqlqueue.spark.batches import BACKOFF
-from dagster_sqlqueue.spark.batches.batch_opener import checked_lease
 from dagster_sqlqueue.spark.daily import KEY, ArchiveRead
 from dagster_sqlqueue.spark.daily_run import Daily
 from dagster_sqlqueue.spark.day_asset import check_days, check_reads, declared
@@ -85,7 +84,7 @@ def sqlqueue_daily_asset(
     check_reads(reads, needed=KEY)
     if deadline is not None and (not isinstance(deadline, time) or deadline.tzinfo is not None):
         raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
-    checked_lease(lease_seconds)
+    check_lease_seconds(lease_seconds)
     upstream = [asset_key_among(asset_keys, queue) for queue in (reads.queue, spec.name)]
 
     def decorate(compute: Compute) -> dg.AssetsDefinition:

@@ -14,8 +14,8 @@ from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.interrupts import is_interrupt
 from dagster_sqlqueue.model.job import Job, Mode
-from dagster_sqlqueue.model.numbers import MAX_DELAY_SECONDS
 from dagster_sqlqueue.model.outcome import Hold, Reject, Retry
+from dagster_sqlqueue.model.queue import check_lease_seconds
 from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
 from dagster_sqlqueue.worker.handlers import QueueHandler
@@ -66,8 +66,8 @@ class WorkOptions:
             raise InvalidInput(f"batch_size is {self.batch_size}; it must be 1 to {MAX_BATCH:,}")
         if self.concurrency is not None:
             check_concurrency(self.concurrency)
-        if self.lease_seconds is not None and not 0 < self.lease_seconds <= MAX_DELAY_SECONDS:
-            raise InvalidInput(f"lease_seconds is {self.lease_seconds}; it must be positive, at most a hundred years")
+        if self.lease_seconds is not None:
+            check_lease_seconds(self.lease_seconds)
         for name in ("budget_seconds", "drain_timeout_seconds", "grace_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):

@@ -348,7 +348,7 @@ def test_a_failed_computation_fails_the_run_and_says_why(
         long.extend(rows(queue, "SELECT lease_until > now() + interval '10 minutes' FROM {s}.batch"))
         raise RuntimeError("the café is closed")
 
-    with pytest.raises(InvalidInput, match="lease_seconds is 0; give seconds"):
+    with pytest.raises(InvalidInput, match="lease_seconds is 0; it must be positive"):
         daily_asset(queue, output, lease_seconds=0)
     assert closed.key == dg.AssetKey("named")
     done = dg.materialize([closed], partition_key=DAYS[0], resources=resources, instance=instance, raise_on_error=False)

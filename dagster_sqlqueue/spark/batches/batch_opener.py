@@ -12,7 +12,6 @@ from dagster_sqlqueue.db.execution import Row
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import BatchLost, InvalidInput, QueuePaused
 from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.numbers import is_seconds
 from dagster_sqlqueue.payload.storable import key_problem
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.unpublished_batches import give_back
@@ -124,17 +123,6 @@ def check_key(key: str) -> None:
     if problem := key_problem(key):
         advice = "" if ";" in problem else "; give asset and partition, say"
         raise InvalidInput(f"the key of what is consumed, {key!r:.100}, {problem}{advice}")
-
-
-def checked_lease(lease_seconds: float) -> float:
-    """Return the length of a lease.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    if not is_seconds(lease_seconds):
-        raise InvalidInput(f"lease_seconds is {lease_seconds!r}; give seconds, more than 0 and at most a hundred years")
-    return float(lease_seconds)
 
 
 def filter_text(filter: Mapping[str, Any] | None) -> str:

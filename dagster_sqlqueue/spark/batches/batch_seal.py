@@ -10,10 +10,11 @@ import psycopg
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.queue import check_lease_seconds
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
 from dagster_sqlqueue.queue.unpublished_batches import Swept, sweep
-from dagster_sqlqueue.spark.batches.batch_opener import check_key, check_queue, checked_lease, filter_text, open_batch
+from dagster_sqlqueue.spark.batches.batch_opener import check_key, check_queue, filter_text, open_batch
 from dagster_sqlqueue.spark.batches.lease import Conflict, Held
 from dagster_sqlqueue.spark.batches.leased_seal import leased
 from dagster_sqlqueue.spark.batches.loss import lost
@@ -84,7 +85,7 @@ def seal(
             JSON object, the key none, or the lease no time.
     """
     policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
-    text, lease_seconds = filter_text(filter), checked_lease(lease_seconds)
+    text, lease_seconds = filter_text(filter), check_lease_seconds(lease_seconds)
     check_key(key)
     check_queue(queue, name)
     chosen = mode is None

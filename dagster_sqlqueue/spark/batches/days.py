@@ -5,11 +5,11 @@ from typing import Any
 
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.queue import check_lease_seconds
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.spark.batches.batch_opener import (
     check_key,
     check_queue,
-    checked_lease,
     filter_text,
     open_batch,
     open_together,
@@ -51,7 +51,7 @@ def seal_days(
         UnknownQueue, QueuePaused, InvalidInput, BatchLost: as for `seal`.
     """
     policy = [backoff.seconds, backoff.factor, backoff.max_seconds]
-    lease_seconds = checked_lease(lease_seconds)
+    lease_seconds = check_lease_seconds(lease_seconds)
     for key in days:
         check_key(key)
     check_queue(queue, name)
