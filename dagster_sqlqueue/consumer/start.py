@@ -8,7 +8,7 @@ from dagster_sqlqueue.consumer.handler import Shape, check_concurrency
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.errors import AccessRefused, InvalidInput, UnknownQueue
 from dagster_sqlqueue.model.declaration import declared, difference_cure, difference_line
-from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.job import Mode, mode_of
 from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
 from dagster_sqlqueue.queue import SqlQueue
@@ -23,16 +23,15 @@ def check_mode(spec: QueueSpec[Any], mode: Mode | str, shape: Shape, filter: Cla
     Raises:
         InvalidInput: there is no such mode, or handler or filter cannot be used in it.
     """
-    if mode not in list(Mode):
-        raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
-    if mode == Mode.TRANSACTIONAL and filter is not None:
+    mode = mode_of(mode)
+    if mode is Mode.TRANSACTIONAL and filter is not None:
         raise InvalidInput("a filter was given in transactional mode, which takes jobs in order; use leased mode")
-    if mode == Mode.TRANSACTIONAL and shape is not Shape.JOB:
+    if mode is Mode.TRANSACTIONAL and shape is not Shape.JOB:
         raise InvalidInput(
             f"the handler of {spec.label} is {'a batch' if shape is Shape.BATCH else 'an async'} one, and transactional mode"
             " works one job after another on one connection; give it a plain function of one job, or use leased mode"
         )
-    return Mode(mode)
+    return mode
 
 
 def check_side_by_side(spec: QueueSpec[Any], concurrency: int, shape: Shape, mode: Mode, source: Source | None) -> None:

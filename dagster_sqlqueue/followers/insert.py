@@ -75,6 +75,8 @@ def wishes_of(callbacks: Iterable[Callback] | Callback, group: object) -> Wishes
     Raises:
         InvalidInput: there is something else among the callbacks, or the group is no id.
     """
+    if not isinstance(callbacks, Callback | Iterable):
+        raise InvalidInput(f"callbacks is {callbacks!r:.100}; give a Callback(queue, …), several of them, or ()")
     given = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
     for callback in given:
         if not isinstance(callback, Callback):

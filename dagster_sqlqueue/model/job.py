@@ -28,6 +28,17 @@ class Mode(enum.StrEnum):
     consumer works off one by one those that may have been the cause."""
 
 
+def mode_of(mode: str) -> Mode:
+    """The mode of that name.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if mode not in list(Mode):
+        raise InvalidInput(f"mode is {mode!r}; it must be 'leased' or 'transactional'")
+    return Mode(mode)
+
+
 class ArchiveState(enum.StrEnum):
     """How a job ended. `FAILED` is the dead letter."""
 

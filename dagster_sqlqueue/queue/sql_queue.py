@@ -1,7 +1,8 @@
 """`SqlQueue`: the queues of one schema, with the verbs of the modules of this package."""
 
+import inspect
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from dagster_sqlqueue.db.database import Database
 from dagster_sqlqueue.db.schema_name import Unnamed
@@ -54,18 +55,23 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         pooler: Pooler | str | None = None,
         hooks: Sequence[EnqueueHooks] = (),
     ) -> None:
+        settings: dict[str, Any] = {
+            "schema": schema,
+            "pool_size": pool_size,
+            "application_name": application_name,
+            "connect_timeout": connect_timeout,
+            "statement_timeout": statement_timeout,
+            "pooler": pooler,
+        }
         if isinstance(database, str):
-            database = Database(
-                database,
-                schema=schema,
-                pool_size=pool_size,
-                application_name=application_name,
-                connect_timeout=connect_timeout,
-                statement_timeout=statement_timeout,
-                pooler=pooler,
-            )
+            database = Database(database, **settings)
         elif not isinstance(database, Database):
             raise InvalidInput(_no_database(database))
+        elif given := [name for name, value in settings.items() if value != _usual(name)]:
+            raise InvalidInput(
+                f"{given[0]} is {settings[given[0]]!r} beside a Database, which has settings of its own; give it to the"
+                f" Database(url, {given[0]}=…)"
+            )
         super().__init__(database, hooks)
 
     def __enter__(self) -> Self:
@@ -149,6 +155,10 @@ def check_sql_queue(queue: object) -> None:
     """
     if not isinstance(queue, SqlQueue):
         raise InvalidInput(f"the queue is a {type(queue).__name__}; give a SqlQueue, such as SqlQueue(url)")
+
+
+def _usual(setting: str) -> Any:
+    return inspect.signature(SqlQueue).parameters[setting].default
 
 
 def _no_database(given: object) -> str:

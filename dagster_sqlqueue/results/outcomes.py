@@ -163,8 +163,8 @@ class OutcomeVerbs(ServiceVerbs):
 
 
 def _job_ids(ids: Iterable[UUID | str]) -> list[UUID]:
-    if isinstance(ids, str | bytes | UUID):
-        raise InvalidInput(f"{ids!r} is not several job ids; give a list of them, or ask for one")
+    if isinstance(ids, str | bytes | UUID) or not isinstance(ids, Iterable):
+        raise InvalidInput(f"{ids!r:.100} is not several job ids; give a list of them, or ask for one")
     return list(dict.fromkeys(map(job_id, ids)))
 
 

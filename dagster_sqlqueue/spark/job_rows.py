@@ -124,6 +124,9 @@ class JobRows:
                 except InvalidInput as error:
                     named = f" (job {job_id})" if "id" in self._own and (job_id := values["id"]) else ""
                     raise type(error)(f"partition {partition}, {error}{named}; nothing was enqueued") from None
+                except Exception as error:  # of the model's own code
+                    error.add_note(f"partition {partition}, row {row}; nothing was enqueued")
+                    raise
                 row += 1
 
     def _spec(self) -> QueueSpec[Any]:

@@ -63,9 +63,11 @@ def payload_schema(model: type[BaseModel]) -> str:
         model: the queue's payload.
 
     Raises:
-        InvalidInput: it has no fields, or a serializer of its own; or a field's type is none of these, such as a union of
-            several.
+        InvalidInput: it is no model, has no fields, or a serializer of its own; or a field's type is none of these, such as
+            a union of several.
     """
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise InvalidInput(f"the payload's model is {model!r:.100}; give a subclass of pydantic.BaseModel")
     if model.__pydantic_decorators__.model_serializers:
         raise InvalidInput(
             f"{model.__name__} has a serializer of its own, and is stored with the fields that this writes; name the"

@@ -147,6 +147,10 @@ class SubscriptionVerbs(ServiceVerbs):
         """
         # Any name does: it is only there for messages about the payload.
         row = new_row("any", Message(payload, tags=tags))
+        if not isinstance(filter, ClaimFilter | Subscription):
+            raise InvalidInput(
+                f"filter is a {type(filter).__name__}; give a ClaimFilter(payload=…, tags=…), or a subscription"
+            )
         wanted_payload, wanted_tags = _wanted(filter)
         parameters = {
             "filter_payload": wanted_payload,

@@ -232,6 +232,8 @@ def test_what_is_refused_leaves_nothing(
         send(on_conflict="replace")
     with pytest.raises(InvalidInput, match="callbacks holds a str"):
         send(callbacks=["ended"])
+    with pytest.raises(InvalidInput, match=r"callbacks is None; give a Callback\(queue, …\), several of them, or \(\)"):
+        send(callbacks=None)
     with pytest.raises(InvalidInput, match="group is 'g'"):
         send(group="g")
     assert count(queue) == 0

@@ -71,6 +71,10 @@ def test_what_it_is_given_goes_to_the_database(url: str) -> None:
 def test_a_database_is_taken_as_it_is() -> None:
     database = Database(URL, schema="mine")
     assert SqlQueue(database).database is database
+    for settings in ({"schema": "other"}, {"pool_size": 2}, {"statement_timeout": 1.0}, {"pooler": "session"}):
+        (name,) = settings
+        with pytest.raises(InvalidInput, match=rf"{name} is .* beside a Database.*Database\(url, {name}=…\)"):
+            SqlQueue(database, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,8 @@ def test_what_is_no_id(results: Results, bad: object) -> None:
 
 
 def test_one_id_is_not_several(results: Results) -> None:
-    with pytest.raises(InvalidInput, match="a list of them"):
-        results.wait_many(str(uuid4()))
+    for given in (str(uuid4()), uuid4(), None):
+        with pytest.raises(InvalidInput, match="a list of them"):
+            results.wait_many(given)  # type: ignore[arg-type]
     assert results.outcomes([]) == {}
     assert results.wait_many([]) == {}

@@ -109,6 +109,7 @@ def test_what_is_wrong_from_the_start_seals_nothing(
         ({"writes": [output]}, OutputNotWritable, r"cannot be written to .*the output"),
         ({"writes": ["nowhere.totals"]}, OutputNotWritable, "there is no schema 'nowhere'"),
         ({"writes": ["a.b.c"]}, InvalidInput, "table 'a.b.c' is not usable"),
+        ({"mode": "foo"}, InvalidInput, "mode is 'foo'; it must be 'leased' or 'transactional'"),
     ):
         with pytest.raises(error, match=said), consume(queue, spark, **{"name": SALES, "key": "k", **settings}):  # type: ignore[arg-type]
             raise AssertionError

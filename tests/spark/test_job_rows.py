@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     RootModel,
     create_model,
+    field_validator,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
@@ -169,6 +170,22 @@ def test_binary_that_is_no_text_is_refused_where_a_model_reads_text() -> None:
     ):
         stored(Words, row, schema, None)
     assert stored(None, row, schema, None) == '{"text":"dA==","words":["dw==","/w=="]}'
+
+
+class Priced(BaseModel):
+    n: str
+
+    @field_validator("n")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return {"1": "one"}[name]
+
+
+def test_an_error_of_the_models_own_code_says_of_which_row() -> None:
+    batch = pa.RecordBatch.from_pylist([{"region": "eu", "n": "1"}, {"region": "eu", "n": "2"}])
+    with pytest.raises(KeyError, match="'2'") as raised:
+        list(rows_of(Priced).jobs([batch], 3))
+    assert raised.value.__notes__ == ["partition 3, row 1; nothing was enqueued"]
 
 
 def struct(**types: DataType) -> StructType:

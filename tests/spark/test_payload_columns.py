@@ -263,6 +263,8 @@ def test_dates_and_moments_that_a_model_writes_as_numbers_are_numbers() -> None:
         (Moments, "Moments.at is datetime.date | datetime.datetime"),
         (Words, "Words has no fields of its own"),
         (BaseModel, "BaseModel has no fields of its own"),
+        (dict, "the payload's model is <class 'dict'>; give a subclass of pydantic.BaseModel"),
+        (None, "the payload's model is None; give a subclass"),
         (
             Envelope,
             "Envelope has a serializer of its own, and is stored with the fields that this writes; name the columns",

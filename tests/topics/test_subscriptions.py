@@ -246,6 +246,9 @@ def test_what_could_not_be_published_is_not_matched(topics: Topics) -> None:
             topics.matches(ClaimFilter(), payload)
     with pytest.raises(InvalidInput, match="tags is 'eu'"):
         topics.matches(ClaimFilter(), {}, tags="eu")
+    for given, kind in (({"country": "NZ"}, "dict"), ("billing", "str"), (None, "NoneType")):
+        with pytest.raises(InvalidInput, match=rf"filter is a {kind}; give a ClaimFilter\(payload=…, tags=…\)"):
+            topics.matches(given, {})  # type: ignore[arg-type]
 
 
 def test_a_claim_sees_what_a_subscription_sees(topics: Topics, queue: SqlQueue, spec: QueueSpec[Work]) -> None:

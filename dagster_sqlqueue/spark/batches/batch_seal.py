@@ -9,7 +9,7 @@ import psycopg
 
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.job import Mode
+from dagster_sqlqueue.model.job import Mode, mode_of
 from dagster_sqlqueue.model.queue import check_lease_seconds
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.queue.stuck_keys import heal_keys
@@ -91,7 +91,7 @@ def seal(
     chosen = mode is None
     if mode is None:
         mode = Mode.TRANSACTIONAL if _suits(queue, name) else Mode.LEASED
-    wanted = Wanted(name, key, owner, text, Mode(mode), lease_seconds, policy)
+    wanted = Wanted(name, key, owner, text, mode_of(mode), lease_seconds, policy)
     opened = open_batch(queue, wanted, patience_seconds)
     warn_of_attempts(key, opened)
     if wanted.mode is Mode.TRANSACTIONAL:
