@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
-from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_batch, check_called_with_one, check_times
+from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_call, check_times
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
 from dagster_sqlqueue.consumer.idle import Idle
@@ -94,7 +94,7 @@ class Consumer(Generic[Payload]):
 
     Raises:
         InvalidInput: an argument is out of range or of another type, or the handler cannot be called with one positional
-            argument.
+            argument, or is annotated for jobs of another model.
     """
 
     def __init__(
@@ -134,8 +134,7 @@ class Consumer(Generic[Payload]):
         self._idle = False
         self.worker = check_worker(worker) if worker else f"{socket.gethostname()}/{os.getpid()}/{str(uuid7())[-8:]}"
         check_times(lease_seconds, job_timeout_seconds)
-        check_called_with_one(spec, handler)
-        check_batch(spec, handler, batch)
+        check_call(spec, handler, batch)
         caller = Caller(spec, hooked(handler, self._hooks), batch)
         self._mode = check_mode(spec, mode, caller.shape, filter)
         if concurrency is not None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from dagster_sqlqueue.consumer.annotations import function_behind, is_async, signature_called, takes_batch
+from dagster_sqlqueue.consumer.annotations import function_behind, is_async, payloads_of, signature_called, takes_batch
 from dagster_sqlqueue.errors import InvalidInput, QueueError, UnknownVersion, UnreadablePayload, WrongHandler
 from dagster_sqlqueue.model.job import ClaimedJob, Job
 from dagster_sqlqueue.model.numbers import is_number, is_whole
@@ -105,6 +105,15 @@ def check_payloads(spec: QueueSpec[Any], named: str, payloads: Iterable[type[Bas
             )
 
 
+def check_model(spec: QueueSpec[Any], handler: Any) -> None:
+    """Raise an error if a handler's annotations name jobs with other payloads than those of its queue.
+
+    Raises:
+        InvalidInput: as for `check_payloads`.
+    """
+    check_payloads(spec, f"the handler {getattr(handler, '__qualname__', repr(handler))}", payloads_of(handler))
+
+
 def check_batch(spec: QueueSpec[Any], handler: Any, batch: bool) -> None:
     """Raise an error if a handler says by its annotation that it takes a list of jobs where it is called with one, or one
     where it is called with a list.
@@ -124,6 +133,17 @@ def check_batch(spec: QueueSpec[Any], handler: Any, batch: bool) -> None:
             else "one job by its annotation, and batch=True calls it with a list; leave batch out, or let it take a list"
         )
     )
+
+
+def check_call(spec: QueueSpec[Any], handler: Any, batch: bool) -> None:
+    """Raise an error if a consumer of a queue cannot call its handler.
+
+    Raises:
+        InvalidInput: as for `check_called_with_one`, `check_model` and `check_batch`.
+    """
+    check_called_with_one(spec, handler)
+    check_model(spec, handler)
+    check_batch(spec, handler, batch)
 
 
 def check_concurrency(concurrency: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol
 
-from dagster_sqlqueue.consumer.annotations import payloads_of, takes_batch
+from dagster_sqlqueue.consumer.annotations import takes_batch
 from dagster_sqlqueue.consumer.handler import (
     AsyncHandler,
     Handler,
@@ -16,7 +16,7 @@ from dagster_sqlqueue.consumer.handler import (
     check_batch,
     check_called_with_one,
     check_concurrency,
-    check_payloads,
+    check_model,
     check_times,
 )
 from dagster_sqlqueue.errors import InvalidInput
@@ -107,8 +107,7 @@ def check_handler(spec: QueueSpec[Any], handler: Any) -> None:
     """
     check_called_with_one(spec, handler)
     check_awaited(spec, handler)
-    named = f"the handler {getattr(handler, '__qualname__', repr(handler))}"
-    check_payloads(spec, named, payloads_of(handler))
+    check_model(spec, handler)
 
 
 def load(reference: str) -> QueueHandler[Any]:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
+from pydantic import BaseModel
 
 from dagster_sqlqueue import (
     Cancel,
@@ -290,6 +291,23 @@ def test_an_annotation_that_does_not_fit_the_call_is_refused(queue: SqlQueue, sp
         Consumer(queue, spec, one, batch=True)
     for batch in (True, False):
         Consumer(queue, spec, unsaid, batch=batch)
+
+
+def test_a_handler_of_another_model_is_refused(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    class Other(BaseModel):
+        n: int
+
+    def one(job: Job[Other]) -> None: ...
+
+    def many(jobs: list[Job[Other]]) -> None: ...
+
+    def of_a_base(job: Job[BaseModel]) -> None: ...
+
+    one.__annotations__["job"], many.__annotations__["jobs"] = Job[Other], list[Job[Other]]
+    for handler, batch in ((one, False), (many, True)):
+        with pytest.raises(InvalidInput, match=r"takes Job\[Other\], and the payloads of queue 'work' are Work"):
+            Consumer(queue, spec, handler, batch=batch)
+    Consumer(queue, spec, of_a_base)
 
 
 @pytest.mark.parametrize(

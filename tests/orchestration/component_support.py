@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 import yaml
 from dagster.components.core.component_tree import ComponentTreeException
-from dagster.components.testing import DefsFolderSandbox
+from dagster.components.testing.utils import DefsFolderSandbox
 from pydantic import BaseModel
 
 from dagster_sqlqueue import SqlQueue
