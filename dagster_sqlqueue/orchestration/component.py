@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from dagster_sqlqueue.consumer.annotations import payloads_of
 from dagster_sqlqueue.db.schema_name import default_schema
@@ -78,12 +78,12 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
         str, said("The name of the environment variable that holds the database's URL; never the URL.", URL_VARIABLE)
     ] = URL_VARIABLE
     schema_name: Annotated[
-        str,
+        str | None,
         said(
             "The schema that holds the queue's tables. Unset: SQLQUEUE_SCHEMA of the environment, else sqlqueue.",
             "sqlqueue",
         ),
-    ] = Field(default_factory=default_schema)
+    ] = None
     resource: Annotated[
         bool,
         said(
@@ -237,7 +237,7 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
             tags=self.run_tags,
             name=None if self.resource_key == RESOURCE_KEY else self._named(f"drain_{spec.name}"),
             resource_key=self.resource_key,
-            asset_key=self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key,
+            asset_key=self._asset(spec).key,
         )(handler)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -280,12 +280,16 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
             resource_key=self.resource_key,
         )
         return dg.Definitions(
-            assets=[self.get_asset_spec(QueueAssetData(spec, self.schema_name))] if self.add_asset else None,
+            assets=[self._asset(spec)] if self.add_asset else None,
             asset_checks=[build_sqlqueue_checks(spec, limits, asset_key=key, resource_key=self.resource_key)],
             jobs=[consumer.job, build_create_job(spec, resource_key=self.resource_key), observe, *launchpad],
             sensors=sensors,
             resources={self.resource_key: shared_resource(self.url_env, self.schema_name)} if self.resource else None,
         )
+
+    def _asset(self, spec: QueueSpec[Any]) -> dg.AssetSpec:
+        schema = default_schema() if self.schema_name is None else self.schema_name
+        return self.get_asset_spec(QueueAssetData(spec, schema))
 
     def _named(self, usual: str) -> str:
         return usual if self.resource_key == RESOURCE_KEY else f"{self.resource_key}_{usual}"
@@ -306,7 +310,7 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
                 f" {consumer.resource_key!r}, where the component's is {self.resource_key!r}; make them agree:"
                 " queue_consumer(resource_key=…), or the attribute resource_key"
             )
-        key = self.get_asset_spec(QueueAssetData(spec, self.schema_name)).key
+        key = self._asset(spec).key
         if key != consumer.asset_key:
             raise InvalidInput(
                 f"the handler of queue {self.queue!r} is a consumer of queue_consumer, and reports on the asset"
