@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from dagster_sqlqueue.model.queue import QueueSettings
 
+_SHOWN = 10
+
 
 class BucketOrder:
     """The buckets of one consumer.
@@ -33,6 +35,23 @@ class BucketOrder:
     def divisible(self) -> bool:
         """Whether parts of the order keep it: there is more than one bucket, and none that comes first."""
         return len(self.order) > 1 and not self._near
+
+    def lacking(self, settings: QueueSettings) -> list[str]:
+        """What the consumer is to work off and the queue does not have, a line for buckets and one for the region."""
+        lines = []
+        if absent := sorted({bucket for bucket in self._buckets or () if bucket >= len(settings.regions)}):
+            named = ", ".join([*map(str, absent[:_SHOWN]), *(["…"] if len(absent) > _SHOWN else [])])
+            lines.append(
+                f"queue {settings.name!r} has the buckets 0 to {len(settings.regions) - 1}; nothing can be claimed from"
+                f" {named}"
+            )
+        if self._region is not None and self._region not in settings.regions:
+            lines.append(
+                f"no bucket of queue {settings.name!r} belongs to region {self._region!r} (there are:"
+                f" {', '.join(sorted(set(settings.regions)))}), so none is claimed from first; give it some: sqlqueue region"
+                f" {settings.name} {self._region} --buckets 0"
+            )
+        return lines
 
     def cover(self, buckets: Sequence[int]) -> None:
         """Work off these from the next `arrange` on."""

@@ -89,8 +89,8 @@ class Consumer(Generic[Payload]):
         hooks: entered and left around what it does; the first is the outermost.
         maintain: whether it maintains the schema when that is due, in a thread of its own; see `SqlQueue.maintain`.
         create: make the queue from the spec, if it is not there when the consumer begins.
-        warn: called at the beginning with a line that names the settings in which code and queue differ; None: it goes to
-            the log.
+        warn: called at the beginning with a line that names the settings in which code and queue differ, and with one of
+            buckets, or of a region, that the queue does not have; None: they go to the log.
 
     Raises:
         InvalidInput: an argument is out of range or of another type, or the handler cannot be called with one positional
@@ -345,13 +345,14 @@ class Consumer(Generic[Payload]):
         return self._waits.wait_if_limited()
 
     def _begin(self) -> None:
-        differences = ""
+        lines: list[str] = []
         for attempt in self._work.patiently():
             with attempt:
                 settings = ensure_queue(self._queue, self._spec, create=self._create)
                 differences = compare_settings(self._queue, self._spec, settings, self.worker)
-        if differences:
-            (self._warn or logger.warning)(differences)
+                lines = [differences, *self._view.bucket_order.lacking(settings)]
+        for line in filter(None, lines):
+            (self._warn or logger.warning)(line)
         self._view.refresh()
 
     def _beat(self) -> None:

@@ -81,6 +81,25 @@ def test_differences_are_one_line_of_the_log_and_are_noted(
     assert (noted["max_attempts"], noted["bucket_count"]) == (8, 2)
 
 
+def test_buckets_and_a_region_that_the_queue_does_not_have_are_named(
+    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    last = len(queue.settings("work").regions) - 1
+    with caplog.at_level(logging.WARNING, logger="dagster_sqlqueue"):
+        Consumer(queue, spec, _done, buckets=[0, last], region="local").drain()
+        assert caplog.messages == []
+        Consumer(queue, spec, _done, buckets=[0, 99, 98], region="mars").drain()
+    assert caplog.messages == [
+        f"queue 'work' has the buckets 0 to {last}; nothing can be claimed from 98, 99",
+        "no bucket of queue 'work' belongs to region 'mars' (there are: local), so none is claimed from first; give it"
+        " some: sqlqueue region work mars --buckets 0",
+    ]
+    queue.set_region("work", "mars", [1])
+    said: list[str] = []
+    Consumer(queue, spec, _done, buckets=[99], region="mars", warn=said.append).drain()
+    assert said == [f"queue 'work' has the buckets 0 to {last}; nothing can be claimed from 99"]
+
+
 def test_what_was_noted_is_written_again_only_when_it_changes(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
     def version() -> Any:
         return value(queue, "SELECT xmin::text || settings::text FROM {s}.queue_declaration")
