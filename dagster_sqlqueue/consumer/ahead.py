@@ -119,10 +119,12 @@ class Ahead:
         self._until = until
         while self._under_way and not self._next:
             self._exchange(None, go_on=False)
+        if not self._next:
+            self._next = self._claimer.take()
+            self._heartbeat.hold(self._next)
+        # If this raises something they are the next ones still, which `close` returns.
+        self._claimer.announce(self._next)
         jobs, self._next = self._next, []
-        if not jobs:
-            jobs = self._claimer.take()
-            self._heartbeat.hold(jobs)
         if jobs and not self._under_way and self._in_time():
             self._begin(jobs)
         return jobs

@@ -32,7 +32,7 @@ class Claimer:
         view: what the consumer knows of the queue.
         filter: takes only jobs that fit.
         source: hands jobs out, so that none are claimed.
-        on_claim: called with the jobs that were taken, before any of them is worked on.
+        on_claim: called by `announce`.
         idle: the consumer's waits, which are notified of the first claim after one.
         member: the consumer among those of its process.
 
@@ -88,7 +88,8 @@ class Claimer:
             self._keep_turn_for(jobs)
         self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
-        self.count(jobs)
+        self._count(jobs)
+        self._turn(jobs)
         return jobs
 
     def take_for_slots(self, free: int, joining: bool) -> list[ClaimedJob]:
@@ -100,7 +101,8 @@ class Claimer:
         if not joining:
             self._keep_turn_for(jobs)
         self._first(jobs, wanted)
-        self.count(jobs)
+        self._count(jobs)
+        self._turn(jobs)
         return jobs
 
     def finish_and_take(self, endings: Endings) -> tuple[set[UUID], list[ClaimedJob]]:
@@ -113,7 +115,8 @@ class Claimer:
             on_spent=self._count_spent,
         )
         self.filled = len(jobs) >= wanted
-        self.count(jobs)
+        self._count(jobs)
+        self._turn(jobs)
         return accepted, jobs
 
     def may_send_ahead(self, endings: Endings | None) -> bool:
@@ -157,7 +160,7 @@ class Claimer:
             with attempt:
                 jobs = self._work.leases.without_spent(claimed, on_spent=self._count_spent)
         sent.noted(claimed, jobs)
-        self.count(jobs, ahead=True)
+        self._count(jobs)
         return jobs
 
     def lock(self, transaction: Transaction) -> list[ClaimedJob]:
@@ -170,14 +173,16 @@ class Claimer:
             self._keep_turn_for(jobs)
         self.filled = len(jobs) >= wanted
         self._first(jobs, wanted)
-        return self._taken(jobs)
+        self._turn(jobs)
+        return jobs
 
     def finish_and_lock(self, transaction: Transaction, endings: Endings) -> list[ClaimedJob]:
         """End what the transaction has locked, commit, and lock the next batch in the transaction that follows."""
         request = self._request(self.wanted, joining=self._has_company)
         jobs = self._work.leases.finish_and_lock(transaction, endings, request, settings=self._view.settings)
         self.filled = len(jobs) >= request.limit
-        return self._taken(jobs)
+        self._turn(jobs)
+        return jobs
 
     def send_lock(self, transaction: Transaction, endings: Endings | None = None) -> SentLock:
         """Ask for the lock of the next batch while another one is worked on. Pass the outcome to `locked`.
@@ -200,19 +205,18 @@ class Claimer:
         """Wait for a batch that was asked for."""
         jobs = sent.locked()
         self.filled = len(jobs) >= sent.limit
-        return self._taken(jobs, turns=False)
+        return jobs
 
-    def count(self, jobs: list[ClaimedJob], *, ahead: bool = False) -> None:
-        """Count a batch under leases, and call `on_claim` with it.
+    def announce(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Call `on_claim` with a batch that is to be worked on now. Whatever it raises, the caller gives the jobs back."""
+        if jobs and self._on_claim is not None:
+            self._on_claim(jobs)
 
-        Args:
-            jobs: the batch.
-            ahead: it was claimed ahead, so that the buckets' turn has passed on since.
-        """
+    def _count(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Count a batch under leases."""
         if jobs:
             self._work.summary.claimed += len(jobs)
             self._work.summary.batches += 1
-            self._taken(jobs, turns=not ahead)
 
     def _first(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
         """Report a claim that was not made ahead, which may be the first after a wait, to the others that are to work."""
@@ -255,13 +259,10 @@ class Claimer:
         lease = work.lease.seconds
         return ClaimRequest(work.spec.name, limit, work.worker, order, lease, view.hints, self._filter, joining, beside)
 
-    def _taken(self, jobs: list[ClaimedJob], *, turns: bool = True) -> list[ClaimedJob]:
+    def _turn(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Pass the buckets' turn on, after a claim that was not made ahead."""
         if jobs:
-            if turns:
-                self._view.bucket_order.turn(after=jobs[0].bucket)
-            if self._on_claim is not None:
-                self._on_claim(jobs)
-        return jobs
+            self._view.bucket_order.turn(after=jobs[0].bucket)
 
     def _count_spent(
         self, dead: Sequence[ClaimedJob], held: Sequence[ClaimedJob], cancelled: Sequence[ClaimedJob]

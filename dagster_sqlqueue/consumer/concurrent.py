@@ -66,6 +66,7 @@ class SideBySide:
         heartbeat: keeps the leases.
         concurrency: how many jobs at a time.
         claim: takes jobs.
+        announce: called with the jobs that were taken, before any of them is begun.
 
     Attributes:
         cut_off: jobs that were released as their handlers were interrupted.
@@ -75,6 +76,7 @@ class SideBySide:
     heartbeat: Heartbeat
     concurrency: int
     claim: Claim
+    announce: Callable[[Sequence[ClaimedJob]], None]
     _running: dict[UUID, ClaimedJob] = field(default_factory=dict, init=False)
     _waiting: list[ClaimedJob] = field(default_factory=list, init=False)
     _alone: bool = field(default=False, init=False)
@@ -168,6 +170,7 @@ class SideBySide:
             jobs = self.claim(1, False)
         self.heartbeat.hold(jobs)
         self._waiting = list(jobs)
+        self.announce(jobs)
         self._begin_waiting()
         return len(jobs)
 

@@ -85,7 +85,8 @@ class Consumer(Generic[Payload]):
         source: takes nothing by itself, only what this hands out, such as `AssignedSource`.
         worker: shown with the jobs that it holds; unique for each start. None: made of host, process and a random part.
         beat: called from the heartbeat's thread, four times a lease.
-        on_claim: called with the jobs that were taken, before any of them is worked on.
+        on_claim: called with the jobs that were taken, before any of them is worked on. What it raises ends the drain: they
+            go back without an attempt, and the outcomes of those before them are written.
         hooks: entered and left around what it does; the first is the outermost.
         maintain: whether it maintains the schema when that is due, in a thread of its own; see `SqlQueue.maintain`.
         create: make the queue from the spec, if it is not there when the consumer begins.
@@ -195,7 +196,9 @@ class Consumer(Generic[Payload]):
         self._side_by_side = (
             None
             if concurrency is None
-            else SideBySide(self._work, self._heartbeat, concurrency, self._claimer.take_for_slots)
+            else SideBySide(
+                self._work, self._heartbeat, concurrency, self._claimer.take_for_slots, self._claimer.announce
+            )
         )
         self._also_beat = beat
 

@@ -61,6 +61,8 @@ def work_locked(
     except TIMED_OUT as error:
         batches.give_up_late(error)
     batches.count(batches.hand)
+    if batches.refused is not None:
+        raise batches.refused
     return batches.taken or (work_locked(work, claimer, ahead, until, odd) if batches.again else 0)
 
 
@@ -133,6 +135,7 @@ class _Batches:
         again: whether nothing was taken, and there may be jobs nevertheless.
         lost_with: the job whose handler was at work when the connection was lost the last time.
         late: jobs that are to be worked off again, because a timeout ended the queue's own write.
+        refused: what `on_claim` raised: no handler is called any more.
     """
 
     work: Work[Any]
@@ -143,13 +146,18 @@ class _Batches:
     again: bool = False
     lost_with: UUID | None = None
     late: list[ClaimedJob] = field(default_factory=list)
+    refused: BaseException | None = None
 
     def work_off(self, transaction: Transaction, until: float) -> None:
         """Work batch after batch off, as long as the ends of one and the lock of another go together."""
+        if self.refused is not None:
+            # Begun again, after an error of what was left to write.
+            return
         ahead, self.hand = self.ahead, _Batch()
         with ahead.beside(transaction, self.count):
             here, jobs = transaction, self.claimer.lock(transaction)
             while True:
+                self._announce(jobs)
                 follows = ahead.begin(jobs) if self._in_time(until) else ahead.under_way
                 self._handle(here, jobs)
                 if not self.hand.settled or not self._in_time(until):
@@ -185,7 +193,7 @@ class _Batches:
         """
         self.late, timed_out = [], None
         for job in jobs:
-            if self.work.stopping.is_set():
+            if not self._goes_on:
                 break
             self.hand = _Batch()
             try:
@@ -268,8 +276,21 @@ class _Batches:
         if batch is self.hand:
             self.hand = _Batch()
 
+    def _announce(self, jobs: list[ClaimedJob]) -> None:
+        """Call `on_claim`. What it raises is raised once the transactions have ended: it is no error of theirs, and in them
+        the attempt of a job that is worked off by itself is given back.
+        """
+        try:
+            self.claimer.announce(jobs)
+        except BaseException as error:
+            self.refused = error
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.refused is None and not self.work.stopping.is_set()
+
     def _in_time(self, until: float) -> bool:
-        return time.monotonic() < until and not self.work.stopping.is_set()
+        return time.monotonic() < until and self._goes_on
 
     def _next(self, ahead: LockedAhead[_Batch]) -> list[ClaimedJob]:
         """End the batch in hand, or send its ends, and go to the one that was locked ahead."""
@@ -293,7 +314,7 @@ class _Batches:
         batch = self.hand = _Batch(jobs)
         began = time.monotonic()
         for claimed in jobs:
-            if self.work.stopping.is_set():
+            if not self._goes_on:
                 break
             batch.settled.append((claimed, self._outcome(transaction, claimed)))
         self.work.size.took(len(batch.settled), time.monotonic() - began)

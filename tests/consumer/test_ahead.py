@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from dagster_sqlqueue import Job, QueueSpec, RateLimit, Retry, SqlQueue, Strategy
 from dagster_sqlqueue.db.channel import Channel
+from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.queue.claim_ahead import SentClaim
 from dagster_sqlqueue.queue.claim_filter import ClaimFilter
 from tests.gate.patience import PATIENCE
@@ -322,13 +323,16 @@ def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
         collected.append(Collected(send()))
         return collected[0]  # type: ignore[return-value]
 
-    def on_claim(jobs: Sequence[Job[Any]]) -> None:
+    def without_spent(jobs: list[ClaimedJob], **given: Any) -> list[ClaimedJob]:
         # The third batch was claimed beside the second, and the fourth with the ends of the second.
         if collected:
             assert collected[0].receiving.wait(PATIENCE), "nobody collects the answer"
+        handed_out: list[ClaimedJob] = sending_claims.inner.without_spent(jobs, **given)
+        return handed_out
 
+    monkeypatch.setattr(sending_claims, "without_spent", without_spent, raising=False)
     sending_claims.lost_at, sending_claims.lose = 2, send
     handler = AtJob(2 * SIZE + 1, lambda: collected[0].go_on.set())
-    summary = consumer_of(queue, spec, handler, on_claim=on_claim).drain()
+    summary = consumer_of(queue, spec, handler).drain()
     assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SIZE, 5 * SIZE, 0)
     assert running(queue) == 0
