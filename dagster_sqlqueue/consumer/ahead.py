@@ -10,8 +10,8 @@ one that is handed out first may get the later jobs.
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ import psycopg
 from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
+from dagster_sqlqueue.consumer.hooks import ClaimHooks
 from dagster_sqlqueue.consumer.leased import Work, finish_uncertain
 from dagster_sqlqueue.db.channel import Channel
 from dagster_sqlqueue.errors import QueueError
@@ -69,7 +70,7 @@ class Ahead:
         work: what is worked off.
         heartbeat: keeps the leases, also those of jobs that have not been begun.
         claimer: how the consumer takes jobs.
-        around: entered and left around the wait for an answer.
+        hooks: around the wait for an answer.
     """
 
     def __init__(
@@ -77,13 +78,12 @@ class Ahead:
         work: Work[Any],
         heartbeat: Heartbeat,
         claimer: Claimer,
-        *,
-        around: Callable[[], AbstractContextManager[object]],
+        hooks: ClaimHooks,
     ) -> None:
         self._work = work
         self._heartbeat = heartbeat
         self._claimer = claimer
-        self._around = around
+        self._hooks = hooks
         # The second is opened when it is first used.
         self._channels = Channel(work.leases.database), Channel(work.leases.database)
         # Held to send or to receive: by the consumer, the thread that collects, or one that gives jobs back.
@@ -175,7 +175,8 @@ class Ahead:
             Whether the ends were sent, or are done.
         """
         following: _UnderWay | None = None
-        with self._around(), self._lock:
+        # Once no batch is to follow, nobody waits for one.
+        with self._hooks.around(VERB) if self._may_send else nullcontext(), self._lock:
             last = self._under_way[0]
             waits = self._waited_for(last)
             if endings and go_on and self._may_send and last.filled:

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from dagster_sqlqueue.consumer.failure_log import log_buried
+from dagster_sqlqueue.consumer.hooks import ClaimHooks
 from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.leased import PASSING, Work
 from dagster_sqlqueue.consumer.manager import Source
@@ -33,6 +34,7 @@ class Claimer:
         filter: takes only jobs that fit.
         source: hands jobs out, so that none are claimed.
         on_claim: called by `announce`.
+        hooks: around the claims.
         idle: the consumer's waits, which are notified of the first claim after one.
         member: the consumer among those of its process.
 
@@ -49,6 +51,7 @@ class Claimer:
         filter: ClaimFilter | None,
         source: Source | None,
         on_claim: Callable[[Sequence[ClaimedJob]], None] | None,
+        hooks: ClaimHooks,
         idle: Idle,
         member: Member,
     ) -> None:
@@ -57,6 +60,7 @@ class Claimer:
         self._filter = filter
         self._source = source
         self._on_claim = on_claim
+        self._hooks = hooks
         self._idle = idle
         self._member = member
         self.filled = False
@@ -208,7 +212,10 @@ class Claimer:
         return jobs
 
     def announce(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Call `on_claim` with a batch that is to be worked on now. Whatever it raises, the caller gives the jobs back."""
+        """Call `on_claim` with a batch that is to be worked on now. Whatever it raises, or a hook around the claim has, the
+        caller gives the jobs back.
+        """
+        self._hooks.complain()
         if jobs and self._on_claim is not None:
             self._on_claim(jobs)
 

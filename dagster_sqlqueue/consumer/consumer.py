@@ -7,12 +7,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Generic
 
 from uuid_utils.compat import uuid7
 
-from dagster_sqlqueue.consumer.ahead import VERB, Ahead
+from dagster_sqlqueue.consumer.ahead import Ahead
 from dagster_sqlqueue.consumer.batch_size import BEHIND_SECONDS, BatchSize
 from dagster_sqlqueue.consumer.bucket_order import BucketOrder
 from dagster_sqlqueue.consumer.caller import Caller
@@ -20,11 +19,10 @@ from dagster_sqlqueue.consumer.claimer import Claimer
 from dagster_sqlqueue.consumer.concurrent import SideBySide, log_released
 from dagster_sqlqueue.consumer.handler import AnyHandler, Shape, check_call, check_times
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
-from dagster_sqlqueue.consumer.hooks import ConsumerHooks, around_claim, around_work, hooked, watched
+from dagster_sqlqueue.consumer.hooks import ClaimHooks, ConsumerHooks, around_work, hooked
 from dagster_sqlqueue.consumer.idle import Idle
 from dagster_sqlqueue.consumer.lease_length import LeaseLength
 from dagster_sqlqueue.consumer.leased import PASSING, Work, work_leased
-from dagster_sqlqueue.consumer.locked_ahead import VERB as LOCK_VERB
 from dagster_sqlqueue.consumer.locked_ahead import LockedAhead
 from dagster_sqlqueue.consumer.manager import Source
 from dagster_sqlqueue.consumer.presence import Presence
@@ -127,7 +125,8 @@ class Consumer(Generic[Payload]):
         check_filter(filter)
         self._hooks = tuple(hooks)
         self._queue, self._create, self._warn = queue, create, warn
-        self._leases = watched(queue.leases, spec.name, self._hooks)
+        self._claim_hooks = ClaimHooks(spec.name, self._hooks)
+        self._leases = self._claim_hooks.watch(queue.leases)
         self._catalog = queue.catalog
         self._spec = spec
         first = buckets() if callable(buckets) else buckets
@@ -179,20 +178,12 @@ class Consumer(Generic[Payload]):
             filter=filter,
             source=source,
             on_claim=on_claim,
+            hooks=self._claim_hooks,
             idle=self._waits,
             member=self._member,
         )
-        self._ahead = Ahead(
-            self._work,
-            self._heartbeat,
-            self._claimer,
-            around=partial(around_claim, self._hooks, spec.name, VERB) if self._hooks else contextlib.nullcontext,
-        )
-        self._locked_ahead: LockedAhead[Any] = LockedAhead(
-            self._work,
-            self._claimer,
-            around=partial(around_claim, self._hooks, spec.name, LOCK_VERB) if self._hooks else contextlib.nullcontext,
-        )
+        self._ahead = Ahead(self._work, self._heartbeat, self._claimer, self._claim_hooks)
+        self._locked_ahead: LockedAhead[Any] = LockedAhead(self._work, self._claimer, self._claim_hooks)
         self._side_by_side = (
             None
             if concurrency is None
@@ -306,6 +297,7 @@ class Consumer(Generic[Payload]):
                 self._heartbeat,
             ):
                 self._ahead.open()
+                self._claim_hooks.forget()
                 try:
                     with migrations.explaining(self._catalog.database), self._under_way():
                         yield
@@ -331,6 +323,7 @@ class Consumer(Generic[Payload]):
                 self._view.refresh()
                 self._upkeep.check()
             taken = self._take_and_work(ahead_until)
+            self._claim_hooks.complain()
             self._view.notice_new_settings()
             if taken:
                 self._idle = False

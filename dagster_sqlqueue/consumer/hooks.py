@@ -35,7 +35,8 @@ class ConsumerHooks:
     """What is entered and left around the work of a `Consumer`. These methods do nothing: override some.
 
     They run in the thread of the work, and `around_handler` of an async handler in its task. What they raise is not caught:
-    in `around_handler` it is the handler's, and a retry; elsewhere it ends the drain.
+    in `around_handler` it is the handler's, and a retry; elsewhere it ends the drain, once outcomes are written and what was
+    claimed is given back. An error of the database cannot be suppressed in `around_claim`.
     """
 
     def around_work(self, queue: str, summary: DrainSummary) -> AbstractContextManager[object]:
@@ -93,40 +94,80 @@ def hooked(handler: Any, hooks: Sequence[ConsumerHooks]) -> Any:
     return called
 
 
-def watched(leases: Leases, queue: str, hooks: Sequence[ConsumerHooks]) -> Leases:
-    """Return the leases with `around_claim` of these around each call that takes jobs; without any the leases themselves.
+class ClaimHooks:
+    """`around_claim` of a consumer's hooks. What it raises is kept until it can be raised without losing jobs or outcomes.
 
     Args:
-        leases: of a consumer.
-        queue: the queue that it works off.
+        queue: the queue's name.
         hooks: the first is the outermost.
     """
-    if not hooks:
-        return leases
 
-    def around(verb: str, call: Callable[P, R]) -> Callable[P, R]:
-        def called(*given: P.args, **how: P.kwargs) -> R:
-            with around_claim(hooks, queue, verb):
-                return call(*given, **how)
+    def __init__(self, queue: str, hooks: Sequence[ConsumerHooks]) -> None:
+        self._queue = queue
+        self._hooks = tuple(hooks)
+        self._kept: BaseException | None = None
 
-        return called
+    def around(self, verb: str) -> AbstractContextManager[object]:
+        """Enter and leave the hooks around a block that asks the database for jobs, which is run in any case."""
+        return self._around(verb) if self._hooks else nullcontext()
 
-    own = copy(leases)
-    own.claim = around("claim", leases.claim)
-    own.finish_and_claim = around("finish_and_claim", leases.finish_and_claim)
-    own.lock_due = around("lock_due", leases.lock_due)
-    own.finish_and_lock = around("finish_and_lock", leases.finish_and_lock)
-    return own
+    def complain(self) -> None:
+        """Raise what was kept, if anything was."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            raise kept
+
+    def forget(self) -> None:
+        """Drop what was kept: the drain has ended with another error."""
+        self._kept = None
+
+    def watch(self, leases: Leases) -> Leases:
+        """Return the leases with the hooks around each call that takes jobs; without any the leases themselves."""
+        if not self._hooks:
+            return leases
+
+        def around(verb: str, call: Callable[P, R]) -> Callable[P, R]:
+            def called(*given: P.args, **how: P.kwargs) -> R:
+                with self.around(verb):
+                    return call(*given, **how)
+
+            return called
+
+        own = copy(leases)
+        own.claim = around("claim", leases.claim)
+        own.finish_and_claim = around("finish_and_claim", leases.finish_and_claim)
+        own.lock_due = around("lock_due", leases.lock_due)
+        own.finish_and_lock = around("finish_and_lock", leases.finish_and_lock)
+        return own
+
+    @contextmanager
+    def _around(self, verb: str) -> Iterator[None]:
+        hooks: AbstractContextManager[object] = nullcontext()
+        with self._keeping():
+            entering = _all([hook.around_claim(self._queue, verb) for hook in self._hooks])
+            entering.__enter__()
+            hooks = entering
+        try:
+            yield
+        except BaseException as error:
+            with self._keeping(but=error):
+                hooks.__exit__(type(error), error, error.__traceback__)
+            raise
+        with self._keeping():
+            hooks.__exit__(None, None, None)
+
+    @contextmanager
+    def _keeping(self, *, but: BaseException | None = None) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if error is not but:
+                self._kept = self._kept or error
 
 
 def around_work(hooks: Sequence[ConsumerHooks], queue: str, summary: DrainSummary) -> AbstractContextManager[object]:
     """`around_work` of all of these, the first the outermost."""
     return _all([hook.around_work(queue, summary) for hook in hooks])
-
-
-def around_claim(hooks: Sequence[ConsumerHooks], queue: str, verb: str) -> AbstractContextManager[object]:
-    """`around_claim` of all of these, the first the outermost."""
-    return _all([hook.around_claim(queue, verb) for hook in hooks])
 
 
 @contextmanager

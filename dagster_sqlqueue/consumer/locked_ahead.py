@@ -6,7 +6,6 @@ before it, commits, and locks the one after it. In the transaction in hand nothi
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -14,6 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from dagster_sqlqueue.consumer.ahead_policy import AheadPolicy
 from dagster_sqlqueue.consumer.claimer import Claimer
+from dagster_sqlqueue.consumer.hooks import ClaimHooks
 from dagster_sqlqueue.consumer.leased import Work
 from dagster_sqlqueue.db.executors import Transaction
 from dagster_sqlqueue.errors import AccessRefused, QueueError, SchemaMissing
@@ -67,15 +67,13 @@ class LockedAhead(Generic[Batch]):
     Args:
         work: what is worked off.
         claimer: how the consumer takes jobs.
-        around: entered and left around the wait for an answer.
+        hooks: around the wait for an answer.
     """
 
-    def __init__(
-        self, work: Work[Any], claimer: Claimer, *, around: Callable[[], AbstractContextManager[object]]
-    ) -> None:
+    def __init__(self, work: Work[Any], claimer: Claimer, hooks: ClaimHooks) -> None:
         self._work = work
         self._claimer = claimer
-        self._around = around
+        self._hooks = hooks
         self._own: Transaction | None = None
         self._here: _Side[Batch] | None = None
         self._there: _Side[Batch] | None = None
@@ -171,7 +169,7 @@ class LockedAhead(Generic[Batch]):
         assert here is not None, "nothing was locked ahead"
         sent = here.sent
         assert sent is not None, "nothing was locked ahead"
-        with self._around():
+        with self._hooks.around(VERB):
             sent.receive()
         here.sent = None
         self._count(here, sent)
