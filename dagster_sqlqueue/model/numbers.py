@@ -1,6 +1,7 @@
 """What counts as a number where a caller gives one: no truth value, though Python's are numbers. No I/O."""
 
 import math
+from datetime import timedelta
 from typing import TypeGuard
 
 MAX_DELAY_SECONDS = 100 * 366 * 86_400.0
@@ -15,6 +16,11 @@ def is_whole(value: object, least: int, most: int = 2**31 - 1) -> TypeGuard[int]
 def is_number(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[float]:
     """Return whether a value is a number within bounds; NaN is within none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def in_seconds(value: object) -> object:
+    """Return how many seconds a timedelta is; anything else as it is."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def is_seconds(value: object) -> TypeGuard[float]:

@@ -1,11 +1,11 @@
 """How a handler says what became of a job. No I/O."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.numbers import is_delay
+from dagster_sqlqueue.model.numbers import in_seconds, is_delay
 
 Json: TypeAlias = "dict[str, Any] | list[Any] | str | int | float | bool | None"
 
@@ -22,39 +22,32 @@ class Done:
     """The result as it is stored, once it was found to be JSON; None before, and for none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Retry:
-    """The attempt failed: again after `after` seconds (None: the queue's backoff), or the dead letter if it was the last."""
+    """The attempt failed: again after `after`, a timedelta or seconds (None: the queue's backoff), or the dead letter if it
+    was the last. The attribute `after` is in seconds.
+    """
 
-    error: str = "the handler asked for another attempt"
-    after: float | None = None
+    error: str
+    after: float | None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "error", _reason("Retry", self.error))
-        if self.after is not None:
-            _check_delay("Retry", self.after)
+    def __init__(
+        self, error: str = "the handler asked for another attempt", after: float | timedelta | None = None
+    ) -> None:
+        object.__setattr__(self, "error", _reason("Retry", error))
+        object.__setattr__(self, "after", None if after is None else _delay("Retry", after))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Snooze:
-    """Not now, and this attempt does not count: again after so many seconds, or at a moment with a time zone."""
+    """Not now, and this attempt does not count: again after a timedelta or so many seconds, or at a moment with a time zone.
+    The attribute `until` is a moment, or in seconds.
+    """
 
     until: float | datetime
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.until, datetime):
-            _check_delay("Snooze", self.until)
-        elif self.until.utcoffset() is None:
-            raise InvalidInput(
-                f"Snooze was given {self.until!r}, a time without a zone; give one, such as datetime.now(UTC)"
-            )
-        else:
-            try:
-                self.until.astimezone(UTC)
-            except (OverflowError, ValueError):
-                raise InvalidInput(
-                    f"Snooze was given {self.until!r}; in UTC it must lie within the years 1 to 9999"
-                ) from None
+    def __init__(self, until: float | timedelta | datetime) -> None:
+        object.__setattr__(self, "until", _moment(until) if isinstance(until, datetime) else _delay("Snooze", until))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +105,21 @@ def _says_nothing(reason: str) -> bool:
     return not reason.replace("\x00", "").strip()
 
 
-def _check_delay(outcome: str, seconds: object) -> None:
+def _moment(until: datetime) -> datetime:
+    if until.utcoffset() is None:
+        raise InvalidInput(f"Snooze was given {until!r}, a time without a zone; give one, such as datetime.now(UTC)")
+    try:
+        until.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidInput(f"Snooze was given {until!r}; in UTC it must lie within the years 1 to 9999") from None
+    return until
+
+
+def _delay(outcome: str, delay: object) -> float:
+    seconds = in_seconds(delay)
     if not is_delay(seconds):
         raise InvalidInput(
-            f"{outcome} was given {seconds!r} as its delay; give seconds, not negative and at most a hundred years"
+            f"{outcome} was given {delay!r} as its delay; give a timedelta or seconds, not negative and at most a hundred"
+            " years"
         )
+    return seconds

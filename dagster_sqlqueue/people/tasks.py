@@ -8,7 +8,6 @@ from uuid import UUID
 
 from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.numbers import is_delay
 from dagster_sqlqueue.model.outcome import Json
 from dagster_sqlqueue.model.queue import check_queue_name
 from dagster_sqlqueue.payload.serialization import result_text
@@ -16,7 +15,7 @@ from dagster_sqlqueue.people.model import Action, JobEvent, Stage, Task, check_n
 from dagster_sqlqueue.people.rules import check_flag, check_limit
 from dagster_sqlqueue.people.transitions import MOST_JOBS, Jobs, Transitions
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.selection import job_id, moment_in_utc
+from dagster_sqlqueue.queue.selection import delay_or_moment, job_id
 from dagster_sqlqueue.queue.service_verbs import ServiceVerbs
 
 _MOST_LISTED = 10_000
@@ -202,7 +201,7 @@ class TaskVerbs(ServiceVerbs):
     def reschedule(
         self,
         jobs: Jobs,
-        until: datetime | float,
+        until: datetime | timedelta | float,
         *,
         by: str,
         reason: str | None = None,
@@ -213,21 +212,16 @@ class TaskVerbs(ServiceVerbs):
 
         Args:
             jobs: their ids.
-            until: the moment, with a time zone; or seconds from now. What has passed means now.
+            until: the moment, with a time zone; or a timedelta or seconds from now. What has passed means now.
             by: who says so.
             reason: why, if there is something to say.
             revision: as for `assign`.
             connection: as for `assign`.
         """
-        moment = moment_in_utc("until", until) if isinstance(until, datetime) else None
-        if moment is None and not is_delay(until):
-            raise InvalidInput(
-                f"until is {until!r}; give a datetime with a time zone, or seconds from now, not negative and at most a"
-                " hundred years"
-            )
+        seconds, moment = delay_or_moment("until", until)
 
         def details(now: datetime) -> Mapping[str, Any]:
-            later = now + timedelta(seconds=until) if moment is None else max(moment, now)  # type: ignore[arg-type]
+            later = now + timedelta(seconds=seconds or 0) if moment is None else max(moment, now)
             return {"until": later.isoformat()}
 
         return self._transitions.step(

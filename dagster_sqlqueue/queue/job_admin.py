@@ -7,7 +7,7 @@ about some of the jobs, and can be given again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from dagster_sqlqueue.db.executors import CallerConnection
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
-from dagster_sqlqueue.model.numbers import is_delay, is_whole
+from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.outcome import Json, check_reason
 from dagster_sqlqueue.model.queue import Payload, QueueSpec
 from dagster_sqlqueue.payload.serialization import result_text
@@ -29,7 +29,7 @@ from dagster_sqlqueue.queue.selection import (
     DELETABLE_STATES,
     Decided,
     Selection,
-    moment_in_utc,
+    delay_or_moment,
 )
 
 
@@ -162,29 +162,21 @@ class JobAdminVerbs(Verbs):
         decision = Decision("complete_held", statements, parameters, turns=True, also=also, within=within)
         return self._decisions.decide(queue, selection, decision)
 
-    def reschedule(self, queue: str, selection: Selection, until: datetime | float) -> Decided:
+    def reschedule(self, queue: str, selection: Selection, until: datetime | timedelta | float) -> Decided:
         """Have queued jobs become due at another moment, earlier or later than it was. In an ordered queue the others of
         their keys wait with them.
 
         Args:
             queue: its name.
             selection: which jobs; of those that fit, the queued ones.
-            until: the moment, with a time zone; or seconds from now. What has passed means now.
+            until: the moment, with a time zone; or a timedelta or seconds from now. What has passed means now.
 
         Raises:
             InvalidInput: an argument is not usable; nothing was changed.
             UnknownQueue: there is no such queue.
         """
-        parameters: dict[str, Any] = {"queue": queue, "seconds": None, "moment": None}
-        if isinstance(until, datetime):
-            parameters["moment"] = moment_in_utc("until", until)
-        elif not is_delay(until):
-            raise InvalidInput(
-                f"until is {until!r}; give a datetime with a time zone, or seconds from now, not negative and at most a"
-                " hundred years"
-            )
-        else:
-            parameters["seconds"] = float(until)
+        seconds, moment = delay_or_moment("until", until)
+        parameters: dict[str, Any] = {"queue": queue, "seconds": seconds, "moment": moment}
         return self._decisions.decide(
             queue,
             selection,

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ import tenacity
 from dagster_sqlqueue.db.executors import Executor
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.numbers import is_seconds, is_whole
+from dagster_sqlqueue.model.numbers import in_seconds, is_seconds, is_whole
 from dagster_sqlqueue.model.queue import (
     QueueSettings,
     QueueSpec,
@@ -86,13 +86,13 @@ class QueueAdminVerbs(Verbs):
             self._settle_late(after, _turns(before) != _turns(after))
         return after
 
-    def pause(self, queue: str, *, until: datetime | float | None = None) -> QueueSettings:
+    def pause(self, queue: str, *, until: datetime | timedelta | float | None = None) -> QueueSettings:
         """Have the queue hand out nothing more. What runs goes on, and so do enqueues.
 
         Args:
             queue: its name.
-            until: when it goes on by itself: the moment, with a time zone, or seconds from now; None: when it is resumed. Of
-                a paused queue this is what changes.
+            until: when it goes on by itself: the moment, with a time zone, or how long from now, a timedelta or seconds;
+                None: when it is resumed. Of a paused queue this is what changes.
 
         Raises:
             InvalidInput: the moment is not usable, or has passed by the database's clock; the queue is as it was.
@@ -102,12 +102,13 @@ class QueueAdminVerbs(Verbs):
         if isinstance(until, datetime):
             parameters["moment"] = moment_in_utc("until", until)
         elif until is not None:
-            if not is_seconds(until):
+            seconds = in_seconds(until)
+            if not is_seconds(seconds):
                 raise InvalidInput(
-                    f"until is {until!r}; give a datetime with a time zone, seconds from now, more than 0 and at most a"
-                    " hundred years, or None"
+                    f"until is {until!r}; give a datetime with a time zone, a timedelta or seconds from now, more than 0 and"
+                    " at most a hundred years, or None"
                 )
-            parameters["seconds"] = float(until)
+            parameters["seconds"] = float(seconds)
 
         def change(executor: Executor) -> QueueSettings:
             executor.run("pause", parameters)

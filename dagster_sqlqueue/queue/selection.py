@@ -10,6 +10,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.ids import uuid_of
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.lifecycle import LiveState
+from dagster_sqlqueue.model.numbers import in_seconds, is_delay
 from dagster_sqlqueue.payload.serialization import object_text
 from dagster_sqlqueue.payload.storable import unstorable_text
 
@@ -181,6 +182,27 @@ class JobRow:
     def waits_for_turn(self) -> bool:
         """Whether it waits for others of its ordering key."""
         return self.state == LiveState.QUEUED and self.available_at is None
+
+
+def delay_or_moment(name: str, until: object) -> tuple[float | None, datetime | None]:
+    """Return when something is to be: seconds from now, or a moment in UTC; the other is None.
+
+    Args:
+        name: what the message calls it.
+        until: a datetime, a timedelta or seconds.
+
+    Raises:
+        InvalidInput: it is none of these, or out of range.
+    """
+    if isinstance(until, datetime):
+        return None, moment_in_utc(name, until)
+    seconds = in_seconds(until)
+    if not is_delay(seconds):
+        raise InvalidInput(
+            f"{name} is {until!r}; give a datetime with a time zone, or a timedelta or seconds from now, not negative and at"
+            " most a hundred years"
+        )
+    return float(seconds), None
 
 
 def moment_in_utc(what: str, moment: object) -> datetime:

@@ -122,15 +122,17 @@ BAD = {
     "an exception with NUL": (lambda: int("\x00"), "ValueError: invalid literal"),
     "a reason that is no text": (lambda: Retry(ValueError("x")), "ValueError('x')"),  # type: ignore[arg-type]
     "no reason": (lambda: Reject(None), "give a text"),  # type: ignore[arg-type]
-    "a delay that is no number": (lambda: Snooze("1"), "give seconds"),  # type: ignore[arg-type]
+    "a delay that is no number": (lambda: Snooze("1"), "give a timedelta or seconds"),  # type: ignore[arg-type]
     "a moment after all years": (
         lambda: Snooze(datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))),
         "years 1 to 9999",
     ),
-    "a delay that never ends": (lambda: Snooze(float("inf")), "give seconds"),
-    "a truth value": (lambda: Snooze(True), "give seconds"),
-    "a delay that is NaN": (lambda: Retry("x", float("nan")), "give seconds"),
-    "a negative delay": (lambda: Retry("x", -1), "give seconds"),
+    "a delay that never ends": (lambda: Snooze(float("inf")), "give a timedelta or seconds"),
+    "a truth value": (lambda: Snooze(True), "give a timedelta or seconds"),
+    "a delay that is NaN": (lambda: Retry("x", float("nan")), "give a timedelta or seconds"),
+    "a negative delay": (lambda: Retry("x", -1), "give a timedelta or seconds"),
+    "a negative timedelta": (lambda: Snooze(timedelta(seconds=-1)), "give a timedelta or seconds"),
+    "a timedelta that never ends": (lambda: Retry("x", timedelta.max), "give a timedelta or seconds"),
 }
 NO_OUTCOME = {
     "another value",

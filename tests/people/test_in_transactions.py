@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ STEPS: dict[str, Step] = {
     "unassign": lambda p, ids, c: p.unassign(ids[1], by="boss", connection=c),
     "hold": lambda p, ids, c: p.hold(ids[0], by="boss", connection=c),
     "resume": lambda p, ids, c: p.resume(ids[3], by="boss", connection=c),
-    "reschedule": lambda p, ids, c: p.reschedule(ids[0], 60, by="boss", connection=c),
+    "reschedule": lambda p, ids, c: p.reschedule(ids[0], timedelta(minutes=1), by="boss", connection=c),
     "submit": lambda p, ids, c: p.submit(ids[1], "anna", {"answer": 42}, connection=c),
     "approve": lambda p, ids, c: p.approve(ids[2], by="boss", connection=c),
     "reject": lambda p, ids, c: p.reject(ids[2], by="boss", reason="no", connection=c),

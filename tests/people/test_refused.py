@@ -1,7 +1,7 @@
 """What people may not do with a task, and what is no name, reason or rule: refused, and nothing is changed."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -120,6 +120,7 @@ BAD: dict[str, tuple[Callable[[HumanWork, UUID], object], type[Exception], str]]
     "no zone": (lambda p, job: p.reschedule(job, datetime(2030, 1, 1), by="b"), InvalidInput, "with a time zone"),
     "a time that has gone": (lambda p, job: p.reschedule(job, -1, by="b"), InvalidInput, "until is -1"),
     "no number": (lambda p, job: p.reschedule(job, float("nan"), by="b"), InvalidInput, "until is nan"),
+    "no time to come": (lambda p, job: p.reschedule(job, -timedelta(1), by="b"), InvalidInput, "give a datetime with"),
     "a result": (lambda p, job: p.submit(job, "anna", {"a": float("nan")}), InvalidInput, "cannot be written as JSON"),
     "a result with NUL": (lambda p, job: p.submit(job, "anna", "\x00"), InvalidInput, "the result cannot be stored"),
     "a truth value": (lambda p, job: p.hold(job, by="b", revision=True), InvalidInput, "revision is True"),

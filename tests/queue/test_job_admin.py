@@ -225,7 +225,7 @@ def test_a_delay_keeps_a_job_in_its_line(queue: SqlQueue) -> None:
 def test_a_delayed_job_keeps_no_place_that_another_of_its_key_could_use(queue: SqlQueue) -> None:
     jobs = put(queue, TWO_A_KEY, 5, ordering_key="k")
     running = take(queue)
-    queue.reschedule("work", ids(jobs[2], jobs[3]), 3600)
+    queue.reschedule("work", ids(jobs[2], jobs[3]), timedelta(hours=1))
     queue.complete(running)
     assert numbers(take(queue)) == [4]
     make_due(queue)
@@ -243,6 +243,7 @@ def test_a_delay_that_is_none(queue: SqlQueue) -> None:
         True,
         "1",
         None,
+        timedelta(seconds=-1),
         datetime(2030, 1, 1),
         before_the_years,
         1j,

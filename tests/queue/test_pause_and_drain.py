@@ -63,6 +63,7 @@ def test_a_pause_that_ends_by_itself(queue: SqlQueue, spec: QueueSpec[Work]) -> 
     paused = queue.pause("work", until=then.astimezone(timezone(timedelta(hours=9))))
     assert paused.paused_until == then
     assert queue.pause("work", until=then) == paused, "nothing changed"
+    assert (queue.pause("work", until=timedelta(days=2)).paused_until or then) > then
     later = queue.pause("work", until=7200.0)
     assert later.paused_at == paused.paused_at
     assert later.paused_until is not None
@@ -85,7 +86,18 @@ def test_a_pause_that_ends_by_itself(queue: SqlQueue, spec: QueueSpec[Work]) -> 
 
 @pytest.mark.parametrize(
     "until",
-    [0, -1, True, "tomorrow", float("nan"), float("inf"), datetime(2001, 1, 1), datetime(2001, 1, 1, tzinfo=UTC)],
+    [
+        0,
+        -1,
+        True,
+        "tomorrow",
+        float("nan"),
+        float("inf"),
+        timedelta(0),
+        timedelta.max,
+        datetime(2001, 1, 1),
+        datetime(2001, 1, 1, tzinfo=UTC),
+    ],
 )
 def test_a_moment_until_which_no_queue_can_be_paused(queue: SqlQueue, until: Any) -> None:
     before = queue.settings("work")
