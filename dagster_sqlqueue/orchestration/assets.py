@@ -13,7 +13,7 @@ import dagster as dg
 from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name, check_spec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.columns import payload_columns
 
@@ -27,8 +27,22 @@ def single_run_backfills() -> Iterator[None]:
 
 
 def queue_asset_key(queue: str) -> dg.AssetKey:
-    """The asset key of a queue, unless a translator sets another: `queues/<name>`."""
-    return dg.AssetKey(["queues", queue])
+    """The asset key of a queue, unless a translator sets another: `queues/<name>`.
+
+    Raises:
+        InvalidInput: no queue can have this name.
+    """
+    return dg.AssetKey(["queues", check_queue_name(queue)])
+
+
+def asset_key_or_usual(spec: QueueSpec[Any], asset_key: dg.AssetKey | None) -> dg.AssetKey:
+    """The asset key that was given for a queue, else `queues/<name>`.
+
+    Raises:
+        InvalidInput: the queue is none.
+    """
+    check_spec(spec)
+    return asset_key or queue_asset_key(spec.name)
 
 
 def asset_key_among(asset_keys: Mapping[str, dg.AssetKey] | None, queue: str) -> dg.AssetKey:
@@ -48,10 +62,16 @@ class QueueAssetData:
     Args:
         spec: the queue.
         schema: where its tables are; default: `SQLQUEUE_SCHEMA` of the environment, else `sqlqueue`.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
 
     spec: QueueSpec[Any]
     schema: str = field(default_factory=default_schema)
+
+    def __post_init__(self) -> None:
+        check_spec(self.spec)
 
 
 class SqlQueueTranslator:
@@ -121,7 +141,7 @@ def build_sqlqueue_asset_spec(
         translator: sets what is not given here; None: `SqlQueueTranslator`.
 
     Raises:
-        InvalidInput: the translator returned something else than an `AssetSpec`.
+        InvalidInput: the queue is none, or the translator returned something else than an `AssetSpec`.
     """
     made = _translated(spec, translator, schema)
     replaced: dict[str, Any] = {
@@ -146,9 +166,9 @@ def asset_key_of(
         schema: where its tables are, for the translator; None: as above.
 
     Raises:
-        InvalidInput: the translator returned something else than an `AssetSpec`.
+        InvalidInput: the queue is none, or the translator returned something else than an `AssetSpec`.
     """
-    return queue_asset_key(spec.name) if translator is None else _translated(spec, translator, schema).key
+    return asset_key_or_usual(spec, None) if translator is None else _translated(spec, translator, schema).key
 
 
 def describe(spec: QueueSpec[Any]) -> str:

@@ -12,7 +12,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Head
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import slots
-from dagster_sqlqueue.orchestration.assets import name_of_asset, queue_asset_key
+from dagster_sqlqueue.orchestration.assets import asset_key_or_usual, name_of_asset
 from dagster_sqlqueue.orchestration.dead_letters import latest_letters, letter_list
 from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -169,9 +169,12 @@ def build_sqlqueue_checks(
         thresholds: above which they fail; give the same to `build_sqlqueue_sensor`.
         asset_key: of the queue's asset; None: `queues/<name>`.
         resource_key: of the queue's resource.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
     limits = thresholds or CheckThresholds()
-    key = asset_key or queue_asset_key(spec.name)
+    key = asset_key_or_usual(spec, asset_key)
     about = {
         OLDEST_READY: f"No due job waits longer than {_seconds(limits.oldest_ready_seconds)}.",
         DEAD_LETTERS: f"At most {limits.dead_letters:,} jobs are in the dead letter.",

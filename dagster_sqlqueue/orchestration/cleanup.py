@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.drain import DrainJob
+from dagster_sqlqueue.orchestration.given import check_consumer, listed
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_claims import give_back, run_worker
 from dagster_sqlqueue.orchestration.sensor import slot_of
@@ -20,11 +22,13 @@ from dagster_sqlqueue.orchestration.summary import report_ended_run
 _NAMES_LIMIT = 60
 """The most characters of names in a prefix: Dagster's pages show the names of sensors in a column."""
 
+_WATCHED = (DrainJob, dg.JobDefinition, dg.GraphDefinition, UnresolvedAssetJobDefinition)
+
 _ENDED = {dg.DagsterRunStatus.FAILURE: "failed", dg.DagsterRunStatus.CANCELED: "cancelled"}
 
 
 def build_cleanup_sensors(
-    jobs: Sequence[DrainJob[Any] | dg.JobDefinition],
+    jobs: DrainJob[Any] | dg.JobDefinition | Sequence[DrainJob[Any] | dg.JobDefinition],
     *,
     prefix: str | None = None,
     resource_key: str = RESOURCE_KEY,
@@ -46,10 +50,13 @@ def build_cleanup_sensors(
         default_status: whether they start with the code location, or when a user switches them on.
 
     Raises:
-        InvalidInput: there is no job, or two of the same name.
+        InvalidInput: there is no job, something is none, or two have the same name.
     """
-    drains = {job.job.name: job for job in jobs if isinstance(job, DrainJob)}
-    definitions = [job.job if isinstance(job, DrainJob) else job for job in jobs]
+    each = listed(jobs)
+    for job in each:
+        check_consumer("build_cleanup_sensors", job, _WATCHED)
+    drains = {job.job.name: job for job in each if isinstance(job, DrainJob)}
+    definitions = [job.job if isinstance(job, DrainJob) else job for job in each]
     names = [definition.name for definition in definitions]
     if not names or len(set(names)) < len(names):
         raise InvalidInput(

@@ -13,7 +13,7 @@ from dagster_sqlqueue.consumer.handler import Shape, shape_of
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.queue import Payload, PoisonPolicy, QueueSpec, RateLimit, Strategy
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import asset_key_or_usual
 from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
@@ -182,7 +182,7 @@ def queue_consumer(
     job_name = name or f"drain_{chosen.name}"
 
     def decorate(handler: Callable[..., Any]) -> QueueConsumer[Any]:
-        return build(handler, asset_key or queue_asset_key(chosen.name))
+        return build(handler, asset_key_or_usual(chosen, asset_key))
 
     def build(handler: Callable[..., Any], key: dg.AssetKey) -> QueueConsumer[Any]:
         takes = shape_of_handler(handler, chosen, batch=batch)

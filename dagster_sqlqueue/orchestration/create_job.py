@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_sqlqueue.errors import SchemaMissing, UnknownQueue
-from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec
+from dagster_sqlqueue.model.queue import QueueSettings, QueueSpec, check_spec
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.queue import SqlQueue
@@ -31,7 +31,11 @@ def build_create_job(spec: QueueSpec[Any], *, resource_key: str = RESOURCE_KEY) 
     Args:
         spec: the queue. The job is `create_<queue>`, with another resource key `<key>_create_<queue>`.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
+    check_spec(spec)
 
     @dg.op(
         name=f"make_{spec.name}" if resource_key == RESOURCE_KEY else f"{resource_key}_make_{spec.name}",

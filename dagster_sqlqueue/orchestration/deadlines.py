@@ -16,7 +16,7 @@ from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import asset_key_or_usual
 from dagster_sqlqueue.orchestration.fanout import NOT_A_ZONE, Account, DailyAccount, daily_job_id, due_at, unknown_zone
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -172,15 +172,16 @@ def build_deadline_check(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the deadline or the number of days is not usable.
+        InvalidInput: the queue is none, or the deadline or the number of days is not usable.
     """
+    key = asset_key_or_usual(spec, asset_key)
     if not isinstance(deadline, time) or deadline.tzinfo is not None:
         raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
     if not is_whole(days, 1, MOST_DAYS):
         raise InvalidInput(f"days is {days!r}; it must be a whole number of days, 1 to {MOST_DAYS}")
 
     @dg.asset_check(
-        asset=asset_key or queue_asset_key(spec.name),
+        asset=key,
         name=name or f"done_by_{deadline:%H%M}",
         description=f"Checks that every account's day was done by {deadline:%H:%M} of its own zone on the day after, for the"
         f" last {days} {'day' if days == 1 else 'days'}.",

@@ -19,6 +19,7 @@ from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueu
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors, joined_names
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
+from dagster_sqlqueue.orchestration.given import check_consumer, listed
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
@@ -131,12 +132,9 @@ def build_sqlqueue_definitions(
 
 
 def _consumers_of(given: QueueConsumer[Any] | Sequence[QueueConsumer[Any]]) -> list[QueueConsumer[Any]]:
-    each: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    if strange := [one for one in each if not isinstance(one, QueueConsumer)]:
-        raise InvalidInput(
-            f"build_sqlqueue_definitions was given {strange[0]!r:.100}, which is no consumer; decorate the handler with"
-            " queue_consumer, and give what that makes of it"
-        )
+    each = listed(given)
+    for one in each:
+        check_consumer("build_sqlqueue_definitions", one, QueueConsumer)
     _check_apart("job", [consumer.job.name for consumer in each], "queue_consumer(name=…)")
     return each
 

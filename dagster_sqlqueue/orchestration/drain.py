@@ -18,7 +18,7 @@ from dagster_sqlqueue.consumer.settlement import DrainSummary
 from dagster_sqlqueue.errors import DatabaseUnavailable, InvalidInput, QueueError, WrongHandler
 from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.chosen_buckets import check_chosen
 from dagster_sqlqueue.orchestration.create_job import create_job_name
@@ -183,8 +183,9 @@ def build_drain_op(
         resource_key: of the resource.
 
     Raises:
-        InvalidInput: the handler takes something that a run does not have, or a number is out of range.
+        InvalidInput: the queue is none, the handler takes something that a run does not have, or a number is out of range.
     """
+    check_spec(spec)
     usual = DrainMode(mode)
     check_times(lease_seconds, job_timeout_seconds)
     if concurrency is not None:

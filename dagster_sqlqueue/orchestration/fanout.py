@@ -116,7 +116,7 @@ def build_fanout_asset(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the partitions are no days.
+        InvalidInput: the queue is none, or the partitions are no days.
     """
     check_daily(partitions_def)
     made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)

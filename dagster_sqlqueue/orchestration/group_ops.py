@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Callback, Followers, Group, GroupEnded, Groups
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.step_ids import StepIds, each_job, ids_of
 from dagster_sqlqueue.queue import SqlQueue
@@ -95,8 +95,9 @@ def enqueue_group(
     Raises:
         InvalidPayload, InvalidInput, UnknownQueue: nothing was enqueued.
     """
-    ids = ids_of(context, "group", part)
+    check_spec(spec)
     callback = None if joined_by is None else Callback(joined_by, context=about)
+    ids = ids_of(context, "group", part)
     group = _enqueue(queue, spec, ids, each_job(jobs), callback, on_conflict)
     if group.repeated:
         # The jobs of a second group without its part are not there, and nothing else says so.
@@ -123,7 +124,13 @@ def build_group_op(
         joined_by: the queue that gets a job when the last of them has ended.
         name: of the op; None: `enqueue_group_of_<queue>`.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: one of the queues is none.
     """
+    check_spec(spec)
+    if joined_by is not None:
+        Callback(joined_by)
 
     @dg.op(
         name=name or f"enqueue_group_of_{spec.name}",

@@ -23,7 +23,7 @@ from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.outcome import Done, Hold, Outcome, Reject, Retry, Snooze
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec, check_spec
 from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leased_jobs import settle_claimed
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
@@ -93,8 +93,9 @@ def build_group_sensor(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue's payload is not `GroupEnded`, or a number is out of range.
+        InvalidInput: the queue is none, its payload is not `GroupEnded`, or a number is out of range.
     """
+    check_spec(spec)
     if not issubclass(spec.payload, GroupEnded):
         raise InvalidInput(
             f"the payload of queue {spec.name!r} is {spec.payload.__name__}; the ends of groups are GroupEnded, from"

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
+from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name, check_spec
 from dagster_sqlqueue.orchestration.step_ids import each_job, spec_for, step_ids
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
@@ -99,6 +99,9 @@ def build_sqlqueue_io_manager(
         default: the queue of outputs that name none.
         resource_key: of the `SqlQueueResource`.
 
+    Raises:
+        InvalidInput: one of the queues is none.
+
     Example:
         ```python
         dg.Definitions(
@@ -110,6 +113,8 @@ def build_sqlqueue_io_manager(
         )
         ```
     """
+    for spec in specs:
+        check_spec(spec)
     name = default.name if isinstance(default, QueueSpec) else default
     if name is not None:
         check_queue_name(name)

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_sqlqueue.model.queue import QueueSpec
-from dagster_sqlqueue.orchestration.assets import queue_asset_key
+from dagster_sqlqueue.orchestration.assets import asset_key_or_usual
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, links_in_run
 from dagster_sqlqueue.orchestration.queue_page import current_page_metadata
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -36,8 +36,11 @@ def build_observe_job(
         name: the job's; None: `observe_<queue>`, with another resource key `<key>_observe_<queue>`.
         asset_key: of the queue's asset; None: `queues/<name>`.
         resource_key: of the queue's resource.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
-    key = asset_key or queue_asset_key(spec.name)
+    key = asset_key_or_usual(spec, asset_key)
     usual = f"observe_{spec.name}"
     name = name or (usual if resource_key == RESOURCE_KEY else f"{resource_key}_{usual}")
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff, BackoffPolicy
 from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
-from dagster_sqlqueue.model.queue import Payload, QueueSpec
+from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.orchestration import leased_jobs
 from dagster_sqlqueue.orchestration.chosen_buckets import check_chosen
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob as LeasedJob
@@ -87,7 +87,11 @@ def build_claim_op(
         limit: the most jobs, unless the run's config has another.
         lease_seconds: how long the lease holds, unless the run's config has another; None: the queue's lease.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
+    check_spec(spec)
     most, lease = limit, lease_seconds
 
     class Config(_Claim):
@@ -153,7 +157,11 @@ def build_complete_op(
         spec: the queue.
         name: of the op; None: `complete_<queue>`.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
+    check_spec(spec)
     return _complete_op(name or f"complete_{spec.name}", f"Completes jobs of the queue {spec.name!r}.", resource_key)
 
 
@@ -197,7 +205,11 @@ def build_fail_op(
         spec: the queue.
         name: of the op; None: `fail_<queue>`.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
+    check_spec(spec)
     return _fail_op(
         name or f"fail_{spec.name}",
         f"Fails jobs of the queue {spec.name!r}: retries them, or sends them to the dead letter.",
@@ -218,7 +230,11 @@ def build_enqueue_op(
         spec: the queue.
         name: of the op; None: `enqueue_<queue>`.
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: the queue is none.
     """
+    check_spec(spec)
 
     @dg.op(
         name=name or f"enqueue_{spec.name}",

@@ -16,6 +16,7 @@ from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.checks import CheckThresholds
 from dagster_sqlqueue.orchestration.drain import DrainConfig, DrainJob, DrainMode
 from dagster_sqlqueue.orchestration.failed_runs import last_failure
+from dagster_sqlqueue.orchestration.given import check_consumer
 from dagster_sqlqueue.orchestration.page_links import QUEUE_TAG, SENSOR_TAG, links_at_tick
 from dagster_sqlqueue.orchestration.queue_page import QueueState
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
@@ -74,8 +75,9 @@ def build_sqlqueue_sensor(
             sensor under *Automation*. None: it does not.
 
     Raises:
-        InvalidInput: the settings or the thresholds are something else.
+        InvalidInput: the consumer, the settings or the thresholds are something else.
     """
+    check_consumer("build_sqlqueue_sensor", consumer)
     _check_options(consumer, settings=(settings, SensorSettings), thresholds=(thresholds, CheckThresholds))
     chosen = settings or SensorSettings()
     queue_name = consumer.spec.name

@@ -8,6 +8,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.drain import DrainJob
+from dagster_sqlqueue.orchestration.given import check_consumer
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
 from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
@@ -72,8 +73,9 @@ def drain_in_process(
         raise_on_error: whether to raise an error of the run, not of a job's handler; else see `Drained.success`.
 
     Raises:
-        InvalidInput: the job has more ops than the one that drains.
+        InvalidInput: the consumer is none, or the job has more ops than the one that drains.
     """
+    check_consumer("drain_in_process", consumer, (DrainJob, dg.JobDefinition))
     job = consumer if isinstance(consumer, dg.JobDefinition) else consumer.job
     key = resource_key or (consumer.resource_key if isinstance(consumer, DrainJob) else RESOURCE_KEY)
     names = sorted(node.name for node in job.nodes)
