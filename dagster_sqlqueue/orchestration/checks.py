@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_sqlqueue import display
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Head
+from dagster_sqlqueue.model.numbers import is_number
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.assets import asset_key_or_usual, name_of_asset
@@ -43,7 +44,7 @@ class CheckThresholds:
         stalled_seconds: the longest that a bucket with work may stand still while the queue is not paused.
 
     Raises:
-        InvalidInput: a threshold is negative.
+        InvalidInput: a threshold is negative, or no number.
     """
 
     oldest_ready_seconds: float = 300.0
@@ -53,8 +54,8 @@ class CheckThresholds:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if not getattr(self, name) >= 0:
-                raise InvalidInput(f"{name} of {self} must not be negative")
+            if not is_number(value := getattr(self, name), 0):
+                raise InvalidInput(f"{name} of CheckThresholds is {value!r}; it must be a number, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import slots
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.given import check_consumer, listed
+from dagster_sqlqueue.orchestration.queue_sensor import check_interval
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_claims import give_back, run_worker
 from dagster_sqlqueue.orchestration.sensor import slot_of
@@ -50,8 +51,9 @@ def build_cleanup_sensors(
         default_status: whether they start with the code location, or when a user switches them on.
 
     Raises:
-        InvalidInput: there is no job, something is none, or two have the same name.
+        InvalidInput: there is no job, something is none, two have the same name, or the interval is negative.
     """
+    check_interval(minimum_interval_seconds)
     each = listed(jobs)
     for job in each:
         check_consumer("build_cleanup_sensors", job, _WATCHED)

@@ -14,7 +14,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.queue import Payload, PoisonPolicy, QueueSpec, RateLimit, Strategy
 from dagster_sqlqueue.orchestration.assets import asset_key_or_usual
-from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op
+from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op, mode_of
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
@@ -176,8 +176,7 @@ def queue_consumer(
         ```
     """
     chosen = _spec(spec, queue, payload, settings)
-    if mode not in list(DrainMode):
-        raise InvalidInput(f"mode is {mode!r}; it must be one of {', '.join(map(repr, map(str, DrainMode)))}")
+    ends = mode_of(mode)
     _check_sensor(chosen, sensor or {})
     job_name = name or f"drain_{chosen.name}"
 
@@ -201,7 +200,7 @@ def queue_consumer(
             chosen,
             handler,
             name=f"{job_name}_op" if name else f"work_off_{chosen.name}",
-            mode=mode,
+            mode=ends,
             batch=takes.batch,
             transactional=transactional,
             concurrency=concurrency,
@@ -225,7 +224,7 @@ def queue_consumer(
             spec=chosen,
             op=drain,
             job=drain_job,
-            mode=DrainMode(mode),
+            mode=ends,
             asset_key=key,
             lease_seconds=lease_seconds,
             job_timeout_seconds=job_timeout_seconds,

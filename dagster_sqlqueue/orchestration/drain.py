@@ -51,6 +51,20 @@ class DrainMode(enum.StrEnum):
     """When its time is up; the sensor starts its successor before that: every job is claimed within milliseconds."""
 
 
+def mode_of(given: str) -> DrainMode:
+    """Return when a run ends, as a mode.
+
+    Raises:
+        InvalidInput: there is no such mode.
+    """
+    try:
+        return DrainMode(given)
+    except ValueError:
+        raise InvalidInput(
+            f"mode is {given!r:.100}; it must be one of {', '.join(map(repr, map(str, DrainMode)))}"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """The durations of a drain run, see `DrainConfig`."""
@@ -183,10 +197,11 @@ def build_drain_op(
         resource_key: of the resource.
 
     Raises:
-        InvalidInput: the queue is none, the handler takes something that a run does not have, or a number is out of range.
+        InvalidInput: the queue is none, the handler takes something that a run does not have, the mode is unknown, or a
+            number is out of range.
     """
     check_spec(spec)
-    usual = DrainMode(mode)
+    usual = mode_of(mode)
     check_times(lease_seconds, job_timeout_seconds)
     if concurrency is not None:
         check_concurrency(concurrency)

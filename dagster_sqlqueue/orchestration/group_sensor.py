@@ -22,6 +22,7 @@ from dagster_sqlqueue.errors import (
 from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.job import ClaimedJob
+from dagster_sqlqueue.model.numbers import is_seconds, is_whole
 from dagster_sqlqueue.model.outcome import Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec, check_spec
 from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
@@ -33,6 +34,8 @@ from dagster_sqlqueue.schema import migrations
 
 _LEASE_SECONDS = 300.0
 """The lease of a group's job: longer than Dagster lets a tick take."""
+
+_MOST_GROUPS = 1_000
 
 _OUTAGES = (DatabaseUnavailable, sa.exc.OperationalError)
 """What fails the tick instead of a group: the database, or Dagster's own, does not answer."""
@@ -101,9 +104,11 @@ def build_group_sensor(
             f"the payload of queue {spec.name!r} is {spec.payload.__name__}; the ends of groups are GroupEnded, from"
             " dagster_sqlqueue.followers"
         )
-    if not 1 <= max_groups <= 1_000 or poll_seconds <= 0:
+    if not is_whole(max_groups, 1, _MOST_GROUPS):
+        raise InvalidInput(f"max_groups is {max_groups!r}; it must be a whole number, 1 to {_MOST_GROUPS:,}")
+    if not is_seconds(poll_seconds):
         raise InvalidInput(
-            f"max_groups is {max_groups} and poll_seconds {poll_seconds}; give 1 to 1,000, and positive seconds"
+            f"poll_seconds is {poll_seconds!r}; it must be a number of seconds above 0, at most a hundred years"
         )
     configured = tuple(ops)
     if request is not None and configured:

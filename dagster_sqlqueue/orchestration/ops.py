@@ -19,6 +19,7 @@ from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResour
 from dagster_sqlqueue.orchestration.run_claims import note_claim, run_worker
 from dagster_sqlqueue.orchestration.step_ids import each_job, ids_of, spec_for
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
+from dagster_sqlqueue.queue.claim_request import ClaimRequest
 from dagster_sqlqueue.schema import migrations
 
 _TAGS = {"kind": "sqlqueue"}
@@ -89,9 +90,10 @@ def build_claim_op(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue is none.
+        InvalidInput: the queue is none, or a number is out of range.
     """
     check_spec(spec)
+    ClaimRequest(spec.name, limit, lease_seconds=lease_seconds).checked()
     most, lease = limit, lease_seconds
 
     class Config(_Claim):

@@ -7,6 +7,8 @@ from typing import Any
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
 
+from dagster_sqlqueue.errors import InvalidInput
+
 
 def queue_sensor(sensor: dg.SensorDefinition) -> dg.SensorDefinition:
     """Make a sensor one of the library's.
@@ -15,9 +17,23 @@ def queue_sensor(sensor: dg.SensorDefinition) -> dg.SensorDefinition:
       sensor with resources: a quarter to a third of what a tick of a queue's sensor took in a daemon.
     - If it has several jobs, Dagster copies it when it binds the resources of its jobs, and warns of an argument that it
       passes itself. There is no such `BetaWarning` for it in each process that loads the code.
+
+    Raises:
+        InvalidInput: the interval between its ticks is negative.
     """
+    check_interval(sensor.minimum_interval_seconds)
     sensor.__class__ = _QueueSensor
     return sensor
+
+
+def check_interval(seconds: int | None) -> None:
+    """Raise an error if ticks cannot be so far apart: Dagster takes a negative interval for none at all.
+
+    Raises:
+        InvalidInput: the interval is negative. None stands for Dagster's own.
+    """
+    if seconds is not None and seconds < 0:
+        raise InvalidInput(f"minimum_interval_seconds is {seconds!r}; it must be a whole number of seconds, 0 or more")
 
 
 class _QueueSensor(dg.SensorDefinition):

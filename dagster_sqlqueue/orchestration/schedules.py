@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
+from dagster_sqlqueue.model.numbers import is_seconds
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -43,10 +44,12 @@ def build_sqlqueue_schedules_sensor(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: budget_seconds is not positive.
+        InvalidInput: a number is out of range.
     """
-    if not budget_seconds > 0:
-        raise InvalidInput(f"budget_seconds is {budget_seconds!r}; it must be positive")
+    if not is_seconds(budget_seconds):
+        raise InvalidInput(
+            f"budget_seconds is {budget_seconds!r}; it must be a number of seconds above 0, at most a hundred years"
+        )
 
     @dg.sensor(
         name=name,

@@ -75,7 +75,7 @@ def build_sqlqueue_sensor(
             sensor under *Automation*. None: it does not.
 
     Raises:
-        InvalidInput: the consumer, the settings or the thresholds are something else.
+        InvalidInput: the consumer, the settings or the thresholds are something else, or the interval is negative.
     """
     check_consumer("build_sqlqueue_sensor", consumer)
     _check_options(consumer, settings=(settings, SensorSettings), thresholds=(thresholds, CheckThresholds))
