@@ -17,7 +17,16 @@ from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_or_usual
-from dagster_sqlqueue.orchestration.fanout import NOT_A_ZONE, Account, DailyAccount, daily_job_id, due_at, unknown_zone
+from dagster_sqlqueue.orchestration.fanout import (
+    NOT_A_ZONE,
+    Account,
+    DailyAccount,
+    check_accounts,
+    daily_job_id,
+    due_at,
+    each_account,
+    unknown_zone,
+)
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
@@ -115,15 +124,14 @@ def check_deadlines(
         now: the moment of the check; None: now, by the database's clock.
 
     Raises:
-        InvalidInput: an account's zone is unknown.
+        InvalidInput: an account's zone is unknown, or the accounts are not usable.
         UnknownQueue: there is no such queue.
     """
     queue.catalog.check_exists(name)
     now = now or queue.database.run("clock", {})[0][0]
-    everyone = {account.name: account for account in accounts}.values()
     wanted = [
         (account, day)
-        for account in everyone
+        for account in each_account(accounts)
         for day in _days_of(account, now, deadline, days)
         if _is_partition(partitions_def, day) and (expected is None or expected(account, day))
     ]
@@ -172,9 +180,10 @@ def build_deadline_check(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue is none, or the deadline or the number of days is not usable.
+        InvalidInput: the queue is none, `accounts` is no function, or the deadline or the number of days is not usable.
     """
     key = asset_key_or_usual(spec, asset_key)
+    check_accounts(accounts)
     if not isinstance(deadline, time) or deadline.tzinfo is not None:
         raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
     if not is_whole(days, 1, MOST_DAYS):
@@ -189,7 +198,7 @@ def build_deadline_check(
     @under_key(resource_key)
     def done_in_time(sqlqueue: SqlQueueResource) -> dg.AssetCheckResult:
         with library_errors_as_failures():
-            everyone = list(accounts())
+            everyone = each_account(accounts())
             if not everyone:
                 raise InvalidInput(f"there is no account to check in the queue {spec.name!r}")
             migrations.check(sqlqueue.queue.database)

@@ -37,10 +37,18 @@ class Account:
     Args:
         name: unique among the accounts.
         zone: an IANA time zone.
+
+    Raises:
+        InvalidInput: one of them is no text.
     """
 
     name: str
     zone: str
+
+    def __post_init__(self) -> None:
+        for what in ("name", "zone"):
+            if not isinstance(value := getattr(self, what), str):
+                raise InvalidInput(f"the {what} of an account is {value!r:.100}; give a text")
 
 
 NOT_A_ZONE = (ZoneInfoNotFoundError, ValueError, OSError)
@@ -53,6 +61,37 @@ def unknown_zone(account: Account) -> InvalidInput:
         f"account {account.name!r} has the time zone {account.zone!r}, which is unknown; give one of IANA's, such as"
         " Europe/Berlin"
     )
+
+
+def check_accounts(accounts: object) -> None:
+    """Raise an error if what is to return the accounts is no function, such as a list of them.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not callable(accounts):
+        raise InvalidInput(f"accounts is {accounts!r:.100}; give a function that returns them, which each run calls")
+
+
+def each_account(accounts: Iterable[Account]) -> list[Account]:
+    """List the accounts; one that is there several times in the same time zone is one.
+
+    Raises:
+        InvalidInput: something is no account, or one name is there with several time zones; the message names it.
+    """
+    if not isinstance(accounts, Iterable):
+        raise InvalidInput(f"the accounts are {accounts!r:.100}; give a list of them")
+    by_name: dict[str, Account] = {}
+    for account in accounts:
+        if not isinstance(account, Account):
+            raise InvalidInput(f"there is {account!r:.100} among the accounts; give each as Account(name, zone)")
+        known = by_name.setdefault(account.name, account)
+        if known.zone != account.zone:
+            raise InvalidInput(
+                f"account {account.name!r} is there twice, in the time zones {known.zone!r} and {account.zone!r}, and has"
+                " one job a day; leave one of them out, or give them different names"
+            )
+    return list(by_name.values())
 
 
 def due_at(day: date, zone: str, at: time = time(0, 1)) -> datetime:
@@ -108,7 +147,8 @@ def build_fanout_asset(
 
     Args:
         spec: the queue of the daily jobs.
-        accounts: returns all accounts; called once a run.
+        accounts: returns all accounts; called once a run. One that it lists several times, in the same time zone, gets one
+            job.
         partitions_def: the days.
         group_name: the asset's group; None: the translator's.
         deps: the upstream assets.
@@ -116,8 +156,9 @@ def build_fanout_asset(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue is none, or the partitions are no days.
+        InvalidInput: the queue is none, `accounts` is no function, or the partitions are no days.
     """
+    check_accounts(accounts)
     check_daily(partitions_def)
     made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)
     with single_run_backfills():
@@ -138,7 +179,7 @@ def build_fanout_asset(
         )
         @under_key(resource_key)
         def fan_out(context: dg.AssetExecutionContext, sqlqueue: SqlQueueResource) -> dg.MaterializeResult[Any]:
-            everyone = list(accounts())
+            everyone = each_account(accounts())
             if not everyone:
                 raise InvalidInput(f"there is no account to fan out to for the queue {spec.name!r}")
             total = 0

@@ -12,9 +12,11 @@ from dagster_sqlqueue.orchestration import (
     Account,
     DailyAccount,
     SqlQueueResource,
+    build_deadline_check,
     build_fanout_asset,
     build_fanout_schedule,
 )
+from dagster_sqlqueue.orchestration.deadlines import check_deadlines
 from dagster_sqlqueue.orchestration.fanout import daily_jobs, due_at, ended_days
 from tests.support import rows
 
@@ -258,6 +260,57 @@ def test_the_partitions_keys_may_have_another_format(
 def test_an_account_whose_zone_is_unknown_is_named(zone: str) -> None:
     with pytest.raises(InvalidInput, match=f"account 'ATL' has the time zone '{zone}', which is unknown"):
         daily_jobs("daily", date(2013, 3, 8), [Account("HNL", "Pacific/Honolulu"), Account("ATL", zone)])
+
+
+TWICE = [*ACCOUNTS, Account("ATL", "Europe/Berlin")]
+
+
+@pytest.mark.parametrize(
+    ("accounts", "said"),
+    [
+        (TWICE, r"account 'ATL' is there twice, in the time zones 'America/New_York' and 'Europe/Berlin'"),
+        (["ATL"], r"there is 'ATL' among the accounts; give each as Account\(name, zone\)"),
+        (None, "the accounts are None; give a list of them"),
+    ],
+)
+def test_accounts_that_cannot_be_told_apart_or_are_none_are_named(
+    queue: SqlQueue,
+    daily: QueueSpec[DailyAccount],
+    resource: SqlQueueResource,
+    instance: dg.DagsterInstance,
+    accounts: Any,
+    said: str,
+) -> None:
+    asset = build_fanout_asset(daily, lambda: accounts, DAYS)
+    with pytest.raises(InvalidInput, match=said):
+        materialize(asset, resource, instance, "2013-03-08", "2013-03-08")
+    assert queue.depth("daily").live == 0
+    with pytest.raises(InvalidInput, match=said):
+        check_deadlines(queue, "daily", accounts)
+
+
+def test_an_account_that_is_listed_twice_is_one(
+    queue: SqlQueue, daily: QueueSpec[DailyAccount], resource: SqlQueueResource, instance: dg.DagsterInstance
+) -> None:
+    asset = build_fanout_asset(daily, lambda: [*ACCOUNTS, ACCOUNTS[0]], DAYS)
+    (event,) = materialize(asset, resource, instance, "2013-03-08", "2013-03-08").get_asset_materialization_events()
+    counted = {name: one.value for name, one in event.step_materialization_data.materialization.metadata.items()}
+    assert (counted["jobs_enqueued"], counted["jobs_there_already"], counted["accounts"]) == (3, 0, 3)
+    assert queue.depth("daily").live == 3
+
+
+@pytest.mark.parametrize(("given", "said"), [((7, "UTC"), "name .* is 7"), (("ATL", None), "zone .* is None")])
+def test_an_account_has_texts(given: tuple[Any, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Account(*given)
+
+
+def test_the_accounts_are_given_by_a_function(daily: QueueSpec[DailyAccount]) -> None:
+    wrong: Any = ACCOUNTS
+    with pytest.raises(InvalidInput, match=r"accounts is \[Account\(.*; give a function that returns them"):
+        build_fanout_asset(daily, wrong, DAYS)
+    with pytest.raises(InvalidInput, match=r"accounts is \[Account\(.*; give a function that returns them"):
+        build_deadline_check(daily, wrong)
 
 
 def test_a_day_has_ended_once_it_is_over_anywhere() -> None:
