@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypedDict, Unpack, overload
 
@@ -69,8 +69,13 @@ class QueueConsumer(DrainJob[Payload]):
         return self.sensor_with()
 
     def on_asset(self, key: dg.AssetKey) -> "QueueConsumer[Payload]":
-        """Build the same consumer for another asset: its op, job and sensor report there. Use these instead of its own."""
-        return self if key == self.asset_key or self._build is None else self._build(self.handler, key)
+        """Build the same consumer for another asset: its op, job and sensor report there. Use these instead of its own. The
+        job keeps the hooks that were given to this one's.
+        """
+        if key == self.asset_key or self._build is None:
+            return self
+        made = self._build(self.handler, key)
+        return replace(made, job=made.job.with_hooks(set(self.job.hook_defs)))
 
     def sensor_with(self, **usual: Any) -> dg.SensorDefinition:
         """Build the sensor with these defaults of `build_sqlqueue_sensor`; the consumer's own options take precedence."""

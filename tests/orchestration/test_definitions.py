@@ -1,6 +1,7 @@
 """What one call makes of consumers, and two databases in one code location."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,30 @@ def test_everything_reports_on_the_key_of_the_translator(
     assert instance.get_latest_materialization_event(queue_asset_key("emails")) is None
     (kept,) = build_sqlqueue_definitions(send_other, resource=resource, translator=Ours()).resolve_all_asset_specs()
     assert kept.key == send_other.asset_key, "it has a key of its own"
+
+
+@pytest.mark.parametrize("translator", [None, Ours()])
+def test_hooks_of_a_consumers_job_are_called(
+    url: str, two: tuple[SqlQueue, SqlQueue], instance: dg.DagsterInstance, translator: SqlQueueTranslator | None
+) -> None:
+    called: list[str] = []
+
+    @dg.success_hook
+    def tell(context: dg.HookContext) -> None:
+        called.append(context.step_key)
+
+    here, _ = two
+    defs = build_sqlqueue_definitions(
+        replace(send, job=send.job.with_hooks({tell})),
+        resource=SqlQueueResource(url=url, schema_name=here.database.schema),
+        translator=translator,
+    )
+    dg.Definitions.validate_loadable(defs)
+    tick(defs, "emails_sensor", instance)
+    here.enqueue(EMAILS, Work(n=1))
+    result = drain(defs, "drain_emails", "work_off_emails", instance, tick(defs, "emails_sensor", instance))
+    assert done_by(result, "work_off_emails")["succeeded"] == 1
+    assert called == ["work_off_emails"]
 
 
 def test_sensors_of_a_queue_share_the_job_of_its_page() -> None:
