@@ -39,10 +39,23 @@ def asset_key_or_usual(spec: QueueSpec[Any], asset_key: dg.AssetKey | None) -> d
     """The asset key that was given for a queue, else `queues/<name>`.
 
     Raises:
-        InvalidInput: the queue is none.
+        InvalidInput: the queue, or the asset key, is none.
     """
     check_spec(spec)
+    check_asset_key(asset_key)
     return asset_key or queue_asset_key(spec.name)
+
+
+def check_asset_key(asset_key: object) -> None:
+    """Raise an error if what was given as an asset's key is none, such as its path.
+
+    Raises:
+        InvalidInput: it is none; None is the usual key.
+    """
+    if asset_key is not None and not isinstance(asset_key, dg.AssetKey):
+        raise InvalidInput(
+            f"asset_key is {asset_key!r:.100}; give a dagster.AssetKey, such as AssetKey(['payments', 'emails'])"
+        )
 
 
 def asset_key_among(asset_keys: Mapping[str, dg.AssetKey] | None, queue: str) -> dg.AssetKey:
@@ -141,7 +154,7 @@ def build_sqlqueue_asset_spec(
         translator: sets what is not given here; None: `SqlQueueTranslator`.
 
     Raises:
-        InvalidInput: the queue is none, or the translator returned something else than an `AssetSpec`.
+        InvalidInput: the queue or the translator is none, or that returned something else than an `AssetSpec`.
     """
     made = _translated(spec, translator, schema)
     replaced: dict[str, Any] = {
@@ -166,7 +179,7 @@ def asset_key_of(
         schema: where its tables are, for the translator; None: as above.
 
     Raises:
-        InvalidInput: the queue is none, or the translator returned something else than an `AssetSpec`.
+        InvalidInput: the queue or the translator is none, or that returned something else than an `AssetSpec`.
     """
     return asset_key_or_usual(spec, None) if translator is None else _translated(spec, translator, schema).key
 
@@ -185,6 +198,10 @@ def describe(spec: QueueSpec[Any]) -> str:
 
 
 def _translated(spec: QueueSpec[Any], translator: SqlQueueTranslator | None, schema: str | None) -> dg.AssetSpec:
+    if translator is not None and not isinstance(translator, SqlQueueTranslator):
+        raise InvalidInput(
+            f"translator is {translator!r:.100}; give an instance of SqlQueueTranslator or of a subclass, such as Ours()"
+        )
     data = QueueAssetData(spec) if schema is None else QueueAssetData(spec, schema)
     made = (translator or SqlQueueTranslator()).get_asset_spec(data)
     if not isinstance(made, dg.AssetSpec):

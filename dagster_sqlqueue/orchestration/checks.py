@@ -172,7 +172,7 @@ def build_sqlqueue_checks(
         resource_key: of the queue's resource.
 
     Raises:
-        InvalidInput: the queue is none.
+        InvalidInput: the queue, or a key, is none.
     """
     limits = thresholds or CheckThresholds()
     key = asset_key_or_usual(spec, asset_key)

@@ -22,7 +22,7 @@ from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
 from dagster_sqlqueue.orchestration.given import check_consumer, listed
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.observe_job import build_observe_job
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_resource
 
 
 def build_sqlqueue_definitions(
@@ -66,6 +66,7 @@ def build_sqlqueue_definitions(
         defs = build_sqlqueue_definitions(send_email, resource=SqlQueueResource(url=dg.EnvVar("SQLQUEUE_URL")))
         ```
     """
+    check_resource(resource)
     each = _consumers_of(consumers)
     keys = {consumer.resource_key for consumer in each}
     if len(keys) != 1:

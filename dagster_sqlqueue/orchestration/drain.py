@@ -20,13 +20,14 @@ from dagster_sqlqueue.model.interrupts import add_interrupt
 from dagster_sqlqueue.model.job import ClaimedJob, Mode
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
 from dagster_sqlqueue.orchestration import slots
+from dagster_sqlqueue.orchestration.assets import check_asset_key
 from dagster_sqlqueue.orchestration.chosen_buckets import check_chosen
 from dagster_sqlqueue.orchestration.create_job import create_job_name
 from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.page_links import links_in_run
 from dagster_sqlqueue.orchestration.queue_page import current_page_metadata, now_link
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, check_resource_key
 from dagster_sqlqueue.orchestration.run_claims import run_worker
 from dagster_sqlqueue.orchestration.summary import buried_warning, summary_line, summary_metadata
 from dagster_sqlqueue.queue import MAX_BATCH, SqlQueue
@@ -197,10 +198,12 @@ def build_drain_op(
         resource_key: of the resource.
 
     Raises:
-        InvalidInput: the queue is none, the handler takes something that a run does not have, the mode is unknown, or a
+        InvalidInput: the queue, the mode or a key is none, the handler takes something that a run does not have, or a
             number is out of range.
     """
     check_spec(spec)
+    check_asset_key(asset_key)
+    check_resource_key(resource_key)
     usual = mode_of(mode)
     check_times(lease_seconds, job_timeout_seconds)
     if concurrency is not None:

@@ -7,6 +7,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name, check_spec
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, check_resource_key
 from dagster_sqlqueue.orchestration.step_ids import each_job, spec_for, step_ids
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.schema import migrations
@@ -80,7 +81,7 @@ class SqlQueueIOManager(dg.IOManager):
 
 
 def build_sqlqueue_io_manager(
-    *specs: QueueSpec[Any], default: QueueSpec[Any] | str | None = None, resource_key: str = "sqlqueue"
+    *specs: QueueSpec[Any], default: QueueSpec[Any] | str | None = None, resource_key: str = RESOURCE_KEY
 ) -> dg.IOManagerDefinition:
     """Build an IO manager that enqueues the output of an op or asset as jobs.
 
@@ -100,7 +101,7 @@ def build_sqlqueue_io_manager(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: one of the queues is none.
+        InvalidInput: one of the queues, or the resource's key, is none.
 
     Example:
         ```python
@@ -113,6 +114,7 @@ def build_sqlqueue_io_manager(
         )
         ```
     """
+    check_resource_key(resource_key)
     for spec in specs:
         check_spec(spec)
     name = default.name if isinstance(default, QueueSpec) else default

@@ -38,7 +38,7 @@ def build_observe_job(
         resource_key: of the queue's resource.
 
     Raises:
-        InvalidInput: the queue is none.
+        InvalidInput: the queue, or a key, is none.
     """
     key = asset_key_or_usual(spec, asset_key)
     usual = f"observe_{spec.name}"

@@ -5,6 +5,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from keyword import iskeyword
 from typing import Any, ClassVar
 
 import dagster as dg
@@ -141,8 +142,39 @@ class SqlQueueResource(CodeOnlyResource):
         return SqlQueue(database)
 
 
+def check_resource(resource: object) -> None:
+    """Raise an error if what was given as the resource of the queues is none, such as the database's URL.
+
+    Raises:
+        InvalidInput: it is none; None is that of other definitions. The message does not quote it.
+    """
+    if resource is not None and not isinstance(resource, SqlQueueResource):
+        raise InvalidInput(
+            f"resource is a {type(resource).__name__}; give a SqlQueueResource, such as"
+            " SqlQueueResource(url=dg.EnvVar('SQLQUEUE_URL'))"
+        )
+
+
+def check_resource_key(key: object) -> None:
+    """Raise an error if no resource can have this key: functions for Dagster take resources as parameters of their keys.
+
+    Raises:
+        InvalidInput: none can.
+    """
+    if not isinstance(key, str) or not key.isidentifier() or iskeyword(key):
+        raise InvalidInput(
+            f"resource_key is {key!r:.100}; give letters, digits and underscores, a letter first, and no keyword of"
+            " Python's, such as 'sqlqueue'"
+        )
+
+
 def under_key(key: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let the parameter `sqlqueue` of a function for Dagster take the resource of another key."""
+    """Let the parameter `sqlqueue` of a function for Dagster take the resource of another key.
+
+    Raises:
+        InvalidInput: no resource can have the key.
+    """
+    check_resource_key(key)
 
     def renamed(function: Callable[..., Any]) -> Callable[..., Any]:
         if key == RESOURCE_KEY:

@@ -13,7 +13,7 @@ from dagster._core.events import EngineEventData
 
 from dagster_sqlqueue.errors import UnknownQueue
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob, extended
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, check_resource_key
 from dagster_sqlqueue.queue import SqlQueue
 
 RETRY_ALL_STEPS = {"dagster/retry_strategy": "ALL_STEPS"}
@@ -103,7 +103,11 @@ def build_give_back_hook(resource_key: str = RESOURCE_KEY) -> dg.HookDefinition:
 
     Args:
         resource_key: of the `SqlQueueResource`.
+
+    Raises:
+        InvalidInput: no resource can have the key.
     """
+    check_resource_key(resource_key)
 
     @dg.failure_hook(
         name="give_back_on_failure" if resource_key == RESOURCE_KEY else f"give_back_on_failure_{resource_key}",

@@ -1,16 +1,16 @@
 """Options of builders that no run or tick could have: they are refused where the code is loaded, by name and value."""
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.followers import GroupEnded
 from dagster_sqlqueue.orchestration import (
     CheckThresholds,
+    SqlQueueTranslator,
     build_claim_op,
     build_cleanup_sensors,
     build_drain_op,
@@ -19,10 +19,8 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_sensor,
     queue_consumer,
 )
+from tests.orchestration.builders import CONSUMER, ENDED, call, parameters_of
 from tests.orchestration.support import WORK
-
-ENDED = QueueSpec("ended", GroupEnded)
-CONSUMER = queue_consumer(WORK)(lambda job: None)
 
 
 def group_sensor(**given: Any) -> Any:
@@ -62,3 +60,33 @@ def test_what_no_run_could_have_is_refused(
         assert f"{name} " in said
         assert repr(value) in said
         assert allowed in said
+
+
+@pytest.mark.parametrize(("public", "parameter"), parameters_of("^resource_key: .*'str'"))
+def test_a_key_that_no_resource_can_have_is_refused(public: Any, parameter: inspect.Parameter) -> None:
+    for key in ("", "my queues", "class", 5, None):
+        with pytest.raises(InvalidInput, match=f"resource_key is {key!r}; give letters, digits and underscores"):
+            call(public, parameter, key)
+
+
+@pytest.mark.parametrize(("public", "parameter"), parameters_of("^resource: "))
+def test_what_is_no_resource_is_refused_and_not_shown(public: Any, parameter: inspect.Parameter) -> None:
+    with pytest.raises(InvalidInput, match="resource is a str; give a SqlQueueResource") as refused:
+        call(public, parameter, "postgresql://user:hunter2@host/database")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("public", "parameter"), parameters_of("^translator: "))
+def test_what_is_no_translator_is_refused(public: Any, parameter: inspect.Parameter) -> None:
+    for given in (SqlQueueTranslator, "queues"):
+        with pytest.raises(InvalidInput, match=r"translator is .*; give an instance of SqlQueueTranslator") as refused:
+            call(public, parameter, given)
+        assert repr(given) in str(refused.value)
+
+
+@pytest.mark.parametrize(("public", "parameter"), parameters_of("^asset_key: "))
+def test_what_is_no_asset_key_is_refused(public: Any, parameter: inspect.Parameter) -> None:
+    for given in ("emails", ["ours", "emails"]):
+        with pytest.raises(InvalidInput, match=r"asset_key is .*; give a dagster\.AssetKey") as refused:
+            call(public, parameter, given)
+        assert repr(given) in str(refused.value)

@@ -1,55 +1,15 @@
 """Builders that are given something else in place of a queue's declaration, or of its consumer."""
 
 import inspect
-import re
 from typing import Any
 
-import dagster as dg
 import pytest
 
-from dagster_sqlqueue import orchestration
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import queue_asset_key
+from tests.orchestration.builders import call, handle, parameters_of
 from tests.orchestration.support import WORK
 from tests.support import Work
-
-OTHERS: dict[str, Any] = {
-    "accounts": list,
-    "context": None,
-    "handler": lambda job: None,
-    "jobs": [],
-    "name": "some_name",
-    "partitions_def": dg.DailyPartitionsDefinition("2024-01-01"),
-    "queue": None,
-    "spec": WORK,
-    "target": dg.AssetSelection.all(),
-}
-"""Values for what the builders need beside a queue."""
-
-
-def parameters_of(kind: str) -> list[Any]:
-    """The public functions that take such an argument, each with the parameter."""
-    return [
-        pytest.param(public, parameter, id=f"{name}-{parameter.name}")
-        for name in orchestration.__all__
-        if inspect.isfunction(public := getattr(orchestration, name))
-        for parameter in inspect.signature(public).parameters.values()
-        if re.search(kind, str(parameter.annotation))
-    ]
-
-
-def call(public: Any, parameter: inspect.Parameter, given: Any) -> Any:
-    """Call it with this argument, and usable ones for all others that it needs."""
-    needed = {
-        one.name: OTHERS[one.name]
-        for one in inspect.signature(public).parameters.values()
-        if one.default is one.empty
-        and one.name != parameter.name
-        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    }
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return public(given, **needed)
-    return public(**needed, **{parameter.name: given})
 
 
 @pytest.mark.parametrize(("public", "parameter"), parameters_of(r"QueueSpec\["))
@@ -67,7 +27,7 @@ def test_what_is_no_queue_is_refused_by_its_value(public: Any, parameter: inspec
 
 @pytest.mark.parametrize(("public", "parameter"), parameters_of(r"(DrainJob|QueueConsumer)\["))
 def test_what_is_no_consumer_is_refused_by_its_value(public: Any, parameter: inspect.Parameter) -> None:
-    for given in ("emails", None, 42, WORK, OTHERS["handler"]):
+    for given in ("emails", None, 42, WORK, handle):
         with pytest.raises(InvalidInput, match=r"no consumer.*; decorate the handler with queue_consumer") as refused:
             call(public, parameter, given)
         assert f"{given!r:.100}" in str(refused.value)

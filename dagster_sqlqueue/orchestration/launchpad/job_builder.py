@@ -14,7 +14,7 @@ from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import job_verbs, people, queue_verbs, show_verb
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report, report_output
 from dagster_sqlqueue.orchestration.page_links import LAUNCHPAD_TAG, QUEUE_TAG, QUEUES_TAG
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_resource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
 from dagster_sqlqueue.schema import migrations
 
@@ -76,7 +76,7 @@ def build_sqlqueue_launchpad_jobs(
         resource_key: of the code location's `SqlQueueResource`.
 
     Raises:
-        InvalidInput: a name or a verb is not usable.
+        InvalidInput: a name, a verb or the resource is not usable.
 
     Example:
         `dg.Definitions(jobs=build_sqlqueue_launchpad_jobs(), resources={"sqlqueue": SqlQueueResource(url=…)})`
@@ -88,6 +88,7 @@ def build_sqlqueue_launchpad_jobs(
         )
     if unknown := [verb for verb in verbs if verb not in _VERBS]:
         raise InvalidInput(f"verbs holds {unknown[0]!r}; there are {', '.join(_VERBS)}")
+    check_resource(resource)
     wanted = tuple(dict.fromkeys(verbs))
     family = _Family(name_prefix, wanted, names, resource, dict(asset_keys or {}), resource_key)
     return [_job(verb, family) for verb in wanted]
