@@ -16,6 +16,7 @@ from dagster_sqlqueue.model.backoff import Backoff
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name, check_spec
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.columns import payload_columns
+from dagster_sqlqueue.orchestration.given import check_lists, check_mappings
 
 
 @contextlib.contextmanager
@@ -154,8 +155,11 @@ def build_sqlqueue_asset_spec(
         translator: sets what is not given here; None: `SqlQueueTranslator`.
 
     Raises:
-        InvalidInput: the queue or the translator is none, or that returned something else than an `AssetSpec`.
+        InvalidInput: the queue, the translator, a list or a mapping is none, or the translator returned something else than
+            an `AssetSpec`.
     """
+    check_mappings(tags=tags, metadata=metadata)
+    check_lists(deps=deps, kinds=() if kinds is None else kinds)
     made = _translated(spec, translator, schema)
     replaced: dict[str, Any] = {
         "description": description,

@@ -172,10 +172,14 @@ def build_sqlqueue_checks(
         resource_key: of the queue's resource.
 
     Raises:
-        InvalidInput: the queue, or a key, is none.
+        InvalidInput: the queue, the thresholds or a key is none.
     """
-    limits = thresholds or CheckThresholds()
     key = asset_key_or_usual(spec, asset_key)
+    if not (thresholds is None or isinstance(thresholds, CheckThresholds)):
+        raise InvalidInput(
+            f"thresholds of the checks of {spec.label} is {thresholds!r:.100}; give a CheckThresholds(…)"
+        )
+    limits = thresholds or CheckThresholds()
     about = {
         OLDEST_READY: f"No due job waits longer than {_seconds(limits.oldest_ready_seconds)}.",
         DEAD_LETTERS: f"At most {limits.dead_letters:,} jobs are in the dead letter.",

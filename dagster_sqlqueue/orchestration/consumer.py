@@ -15,6 +15,7 @@ from dagster_sqlqueue.model.backoff import BackoffPolicy
 from dagster_sqlqueue.model.queue import Payload, PoisonPolicy, QueueSpec, RateLimit, Strategy
 from dagster_sqlqueue.orchestration.assets import asset_key_or_usual
 from dagster_sqlqueue.orchestration.drain import DrainJob, DrainMode, build_drain_op, mode_of
+from dagster_sqlqueue.orchestration.given import check_mappings
 from dagster_sqlqueue.orchestration.handlers import shape_of_handler
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
 from dagster_sqlqueue.orchestration.sensor import build_sqlqueue_sensor
@@ -183,6 +184,7 @@ def queue_consumer(
     chosen = _spec(spec, queue, payload, settings)
     ends = mode_of(mode)
     _check_sensor(chosen, sensor or {})
+    check_mappings(tags=tags)
     job_name = name or f"drain_{chosen.name}"
 
     def decorate(handler: Callable[..., Any]) -> QueueConsumer[Any]:
@@ -247,6 +249,10 @@ def queue_consumer(
 
 
 def _check_sensor(spec: QueueSpec[Any], options: Mapping[str, Any]) -> None:
+    if not isinstance(options, Mapping):
+        raise InvalidInput(
+            f"sensor of {spec.label} is {options!r:.100}; give {{'settings': SensorSettings(…)}} or the like"
+        )
     unknown = next((name for name in options if name not in _SENSOR_OPTIONS), None)
     if unknown is None:
         return

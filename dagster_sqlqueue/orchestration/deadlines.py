@@ -21,12 +21,13 @@ from dagster_sqlqueue.orchestration.fanout import (
     NOT_A_ZONE,
     Account,
     DailyAccount,
-    check_accounts,
+    check_daily,
     daily_job_id,
     due_at,
     each_account,
     unknown_zone,
 )
+from dagster_sqlqueue.orchestration.given import check_function
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
@@ -180,10 +181,17 @@ def build_deadline_check(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue is none, `accounts` is no function, or the deadline or the number of days is not usable.
+        InvalidInput: the queue is none, `accounts` or `expected` no function, the partitions are no days, or the deadline,
+            the number of days or the severity is not usable.
     """
     key = asset_key_or_usual(spec, asset_key)
-    check_accounts(accounts)
+    check_function("accounts", accounts)
+    if expected is not None:
+        check_function("expected", expected)
+    if partitions_def is not None:
+        check_daily(partitions_def)
+    if not isinstance(severity, dg.AssetCheckSeverity):
+        raise InvalidInput(f"severity is {severity!r:.100}; give AssetCheckSeverity.WARN or AssetCheckSeverity.ERROR")
     if not isinstance(deadline, time) or deadline.tzinfo is not None:
         raise InvalidInput(f"deadline is {deadline!r}; give a time of day without a zone: it is each account's own")
     if not is_whole(days, 1, MOST_DAYS):

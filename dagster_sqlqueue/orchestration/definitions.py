@@ -19,7 +19,7 @@ from dagster_sqlqueue.orchestration.checks import CheckThresholds, build_sqlqueu
 from dagster_sqlqueue.orchestration.cleanup import build_cleanup_sensors, joined_names
 from dagster_sqlqueue.orchestration.consumer import QueueConsumer
 from dagster_sqlqueue.orchestration.create_job import build_create_job, helping
-from dagster_sqlqueue.orchestration.given import check_consumer, listed
+from dagster_sqlqueue.orchestration.given import check_consumer, check_lists, listed
 from dagster_sqlqueue.orchestration.launchpad import USUAL_VERBS, build_sqlqueue_launchpad_jobs
 from dagster_sqlqueue.orchestration.observe_job import build_observe_job
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_resource
@@ -67,6 +67,10 @@ def build_sqlqueue_definitions(
         ```
     """
     check_resource(resource)
+    check_lists(fan_outs=fan_outs, launchpad=launchpad)
+    for fan_out in fan_outs:
+        if not isinstance(fan_out, dg.AssetsDefinition):
+            raise InvalidInput(f"fan_outs holds {fan_out!r:.100}; give what build_fanout_asset returns")
     each = _consumers_of(consumers)
     keys = {consumer.resource_key for consumer in each}
     if len(keys) != 1:

@@ -16,6 +16,7 @@ from dagster_sqlqueue.model.ids import stable_id
 from dagster_sqlqueue.model.job import NewJob
 from dagster_sqlqueue.model.queue import QueueSpec
 from dagster_sqlqueue.orchestration.assets import SqlQueueTranslator, build_sqlqueue_asset_spec, single_run_backfills
+from dagster_sqlqueue.orchestration.given import check_function, check_lists
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 
 ZONE_FIRST = ZoneInfo("Pacific/Kiritimati")
@@ -61,16 +62,6 @@ def unknown_zone(account: Account) -> InvalidInput:
         f"account {account.name!r} has the time zone {account.zone!r}, which is unknown; give one of IANA's, such as"
         " Europe/Berlin"
     )
-
-
-def check_accounts(accounts: object) -> None:
-    """Raise an error if what is to return the accounts is no function, such as a list of them.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    if not callable(accounts):
-        raise InvalidInput(f"accounts is {accounts!r:.100}; give a function that returns them, which each run calls")
 
 
 def each_account(accounts: Iterable[Account]) -> list[Account]:
@@ -156,9 +147,10 @@ def build_fanout_asset(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue is none, `accounts` is no function, or the partitions are no days.
+        InvalidInput: the queue is none, `accounts` is no function, `deps` no list, or the partitions are no days.
     """
-    check_accounts(accounts)
+    check_function("accounts", accounts)
+    check_lists(deps=deps)
     check_daily(partitions_def)
     made = build_sqlqueue_asset_spec(spec, group_name=group_name, translator=translator)
     with single_run_backfills():
@@ -216,7 +208,12 @@ def build_fanout_schedule(
 
     It catches up by itself: the next tick's range includes days missed while nothing ran, or whose run failed. The jobs
     carry their own due times, so the tick only has to come before the first account's midnight; an hourly one is enough.
+
+    Raises:
+        InvalidInput: the asset is none, or has no daily partitions.
     """
+    if not isinstance(asset, dg.AssetsDefinition):
+        raise InvalidInput(f"build_fanout_schedule was given {asset!r:.100}; give what build_fanout_asset returns")
     key = asset.key
     partitions_def = asset.partitions_def
     if not isinstance(partitions_def, dg.DailyPartitionsDefinition):

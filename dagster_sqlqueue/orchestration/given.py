@@ -1,10 +1,11 @@
-"""What the builders of Dagster's definitions are given as consumers: a wrong one is named where the code is loaded."""
+"""Checks of what the builders of Dagster's definitions are given: what is wrong is named where the code is loaded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import dagster as dg
+
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration.drain import DrainJob
 
 
 def listed(given: Any) -> list[Any]:
@@ -12,7 +13,7 @@ def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
-def check_consumer(builder: str, given: object, kind: type | tuple[type, ...] = DrainJob) -> None:
+def check_consumer(builder: str, given: object, kind: type | tuple[type, ...]) -> None:
     """Raise an error if what was given as a consumer is none, such as its handler or its queue.
 
     Args:
@@ -28,3 +29,36 @@ def check_consumer(builder: str, given: object, kind: type | tuple[type, ...] = 
             f"{builder} was given {given!r:.100}, which is no consumer; decorate the handler with queue_consumer, and give"
             " what that makes of it"
         )
+
+
+def check_lists(**given: object) -> None:
+    """Raise an error if an argument is one thing where several are taken, such as a text, whose letters would be taken.
+
+    Raises:
+        InvalidInput: one is; the message has its name.
+    """
+    for name, value in given.items():
+        # Python takes an asset's key for iterable.
+        if isinstance(value, str | dg.AssetKey) or not isinstance(value, Iterable):
+            raise InvalidInput(f"{name} is {value!r:.100}; give a list")
+
+
+def check_mappings(**given: object) -> None:
+    """Raise an error if an argument is no mapping; None is none given.
+
+    Raises:
+        InvalidInput: one is; the message has its name.
+    """
+    for name, value in given.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise InvalidInput(f"{name} is {value!r:.100}; give a mapping, or None")
+
+
+def check_function(name: str, given: object) -> None:
+    """Raise an error if an argument that is to be called is no function, such as what it would return.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not callable(given):
+        raise InvalidInput(f"{name} is {given!r:.100}; give a function that returns such")

@@ -25,6 +25,7 @@ from dagster_sqlqueue.model.job import ClaimedJob
 from dagster_sqlqueue.model.numbers import is_seconds, is_whole
 from dagster_sqlqueue.model.outcome import Done, Hold, Outcome, Reject, Retry, Snooze
 from dagster_sqlqueue.model.queue import QueueSpec, check_spec
+from dagster_sqlqueue.orchestration.given import check_function, check_lists
 from dagster_sqlqueue.orchestration.group_ops import GROUP_TAG, GroupConfig
 from dagster_sqlqueue.orchestration.leased_jobs import settle_claimed
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
@@ -96,7 +97,8 @@ def build_group_sensor(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the queue is none, its payload is not `GroupEnded`, or a number is out of range.
+        InvalidInput: the queue is none, its payload is not `GroupEnded`, `ops` is no list or
+            `request` no function, or a number is out of range.
     """
     check_spec(spec)
     if not issubclass(spec.payload, GroupEnded):
@@ -110,6 +112,9 @@ def build_group_sensor(
         raise InvalidInput(
             f"poll_seconds is {poll_seconds!r}; it must be a number of seconds above 0, at most a hundred years"
         )
+    check_lists(ops=ops)
+    if request is not None:
+        check_function("request", request)
     configured = tuple(ops)
     if request is not None and configured:
         raise InvalidInput("ops and request were given; leave ops out, and set the config in the request")

@@ -12,6 +12,7 @@ from dagster_sqlqueue.model.numbers import is_whole
 from dagster_sqlqueue.orchestration import markdown
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import runs_in_progress
+from dagster_sqlqueue.orchestration.given import check_mappings
 from dagster_sqlqueue.orchestration.markdown import SHOWN
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_resource, under_key
 from dagster_sqlqueue.orchestration.run_errors import library_errors_as_failures
@@ -61,11 +62,12 @@ def build_maintenance_schedule(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: days_ahead is out of range, or the resource is none.
+        InvalidInput: days_ahead is out of range, or the resource or the asset keys are none.
     """
     if not is_whole(days_ahead, 0, MAX_DAYS_AHEAD):
         raise InvalidInput(f"days_ahead is {days_ahead!r}; it must be a whole number of days, 0 to {MAX_DAYS_AHEAD}")
     check_resource(resource)
+    check_mappings(asset_keys=asset_keys)
     job = _job(name, resource, dict(asset_keys or {}), resource_key)
 
     @dg.schedule(

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.numbers import is_seconds
 from dagster_sqlqueue.orchestration.assets import asset_key_among
+from dagster_sqlqueue.orchestration.given import check_mappings
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
 from dagster_sqlqueue.schedules import Schedules
@@ -44,8 +45,9 @@ def build_sqlqueue_schedules_sensor(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: a number is out of range.
+        InvalidInput: a number is out of range, or the asset keys are none.
     """
+    check_mappings(asset_keys=asset_keys)
     if not is_seconds(budget_seconds):
         raise InvalidInput(
             f"budget_seconds is {budget_seconds!r}; it must be a number of seconds above 0, at most a hundred years"

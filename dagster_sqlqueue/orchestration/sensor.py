@@ -77,7 +77,7 @@ def build_sqlqueue_sensor(
     Raises:
         InvalidInput: the consumer, the settings or the thresholds are something else, or the interval is negative.
     """
-    check_consumer("build_sqlqueue_sensor", consumer)
+    check_consumer("build_sqlqueue_sensor", consumer, DrainJob)
     _check_options(consumer, settings=(settings, SensorSettings), thresholds=(thresholds, CheckThresholds))
     chosen = settings or SensorSettings()
     queue_name = consumer.spec.name

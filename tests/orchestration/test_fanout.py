@@ -307,9 +307,9 @@ def test_an_account_has_texts(given: tuple[Any, Any], said: str) -> None:
 
 def test_the_accounts_are_given_by_a_function(daily: QueueSpec[DailyAccount]) -> None:
     wrong: Any = ACCOUNTS
-    with pytest.raises(InvalidInput, match=r"accounts is \[Account\(.*; give a function that returns them"):
+    with pytest.raises(InvalidInput, match=r"accounts is \[Account\(.*; give a function that returns such"):
         build_fanout_asset(daily, wrong, DAYS)
-    with pytest.raises(InvalidInput, match=r"accounts is \[Account\(.*; give a function that returns them"):
+    with pytest.raises(InvalidInput, match=r"accounts is \[Account\(.*; give a function that returns such"):
         build_deadline_check(daily, wrong)
 
 

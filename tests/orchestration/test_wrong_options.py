@@ -5,16 +5,28 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import dagster as dg
 import pytest
 
+from dagster_sqlqueue import QueueSpec
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration import (
     CheckThresholds,
+    DailyAccount,
+    SensorSettings,
     SqlQueueTranslator,
     build_claim_op,
     build_cleanup_sensors,
+    build_deadline_check,
     build_drain_op,
+    build_fanout_asset,
+    build_fanout_schedule,
     build_group_sensor,
+    build_maintenance_schedule,
+    build_sqlqueue_asset_spec,
+    build_sqlqueue_checks,
+    build_sqlqueue_definitions,
+    build_sqlqueue_launchpad_jobs,
     build_sqlqueue_schedules_sensor,
     build_sqlqueue_sensor,
     queue_consumer,
@@ -90,3 +102,70 @@ def test_what_is_no_asset_key_is_refused(public: Any, parameter: inspect.Paramet
         with pytest.raises(InvalidInput, match=r"asset_key is .*; give a dagster\.AssetKey") as refused:
             call(public, parameter, given)
         assert repr(given) in str(refused.value)
+
+
+DAILY = QueueSpec("daily", DailyAccount)
+FAN_OUT = build_fanout_asset(DAILY, list, dg.DailyPartitionsDefinition("2024-01-01"))
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "wrong", "cure"),
+    [
+        (
+            lambda **given: build_sqlqueue_asset_spec(WORK, **given),
+            "deps",
+            ["orders", WORK, dg.AssetKey("orders")],
+            "a list",
+        ),
+        (lambda **given: build_sqlqueue_asset_spec(WORK, **given), "kinds", ["postgres"], "a list"),
+        (lambda **given: build_sqlqueue_asset_spec(WORK, **given), "tags", [["urgent"], "urgent"], "a mapping"),
+        (lambda **given: build_sqlqueue_asset_spec(WORK, **given), "metadata", [["urgent"]], "a mapping"),
+        (
+            lambda **given: build_fanout_asset(DAILY, list, dg.DailyPartitionsDefinition("2024-01-01"), **given),
+            "deps",
+            ["orders"],
+            "a list",
+        ),
+        (group_sensor, "ops", ["join", None], "a list"),
+        (group_sensor, "request", [{"tags": {}}], "a function"),
+        (lambda **given: build_sqlqueue_definitions(CONSUMER, **given), "fan_outs", [FAN_OUT], "a list"),
+        (lambda **given: build_sqlqueue_definitions(CONSUMER, **given), "launchpad", ["show", None], "a list"),
+        (build_sqlqueue_launchpad_jobs, "verbs", ["show", None], "a list"),
+        (build_sqlqueue_launchpad_jobs, "asset_keys", [["emails"]], "a mapping"),
+        (build_maintenance_schedule, "asset_keys", ["emails"], "a mapping"),
+        (build_sqlqueue_schedules_sensor, "asset_keys", [["emails"]], "a mapping"),
+        (lambda **given: build_deadline_check(DAILY, list, **given), "expected", [True], "a function"),
+        (lambda **given: build_deadline_check(DAILY, list, **given), "severity", ["WARN"], "AssetCheckSeverity"),
+        (
+            lambda **given: build_sqlqueue_checks(WORK, **given),
+            "thresholds",
+            [{"dead_letters": 2}],
+            "a CheckThresholds",
+        ),
+        (lambda **given: queue_consumer(WORK, **given), "tags", [["urgent"]], "a mapping"),
+        (lambda **given: queue_consumer(WORK, **given), "sensor", [SensorSettings(max_runs=2)], "{'settings': "),
+    ],
+)
+def test_what_is_given_in_another_form_is_refused(
+    build: Callable[..., Any], name: str, wrong: list[Any], cure: str
+) -> None:
+    for value in wrong:
+        with pytest.raises(InvalidInput) as refused:
+            build(**{name: value})
+        said = str(refused.value)
+        assert f"{name} " in said
+        assert f"{value!r:.100}" in said
+        assert f"; give {cure}" in said
+
+
+def test_days_to_check_are_days() -> None:
+    with pytest.raises(InvalidInput, match=r"partitions_def is a WeeklyPartitionsDefinition, .* is a day"):
+        build_deadline_check(DAILY, list, partitions_def=dg.WeeklyPartitionsDefinition("2024-01-01"))  # type: ignore[arg-type]
+
+
+def test_the_schedule_of_a_fan_out_takes_its_asset() -> None:
+    wrong: Any = DAILY
+    with pytest.raises(InvalidInput, match=r"was given QueueSpec\(.*; give what build_fanout_asset returns"):
+        build_fanout_schedule(wrong)
+    with pytest.raises(InvalidInput, match=r"fan_outs holds QueueSpec\(.*; give what build_fanout_asset returns"):
+        build_sqlqueue_definitions(CONSUMER, fan_outs=[wrong])

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.queue import QueueSpec, check_queue_name
 from dagster_sqlqueue.orchestration.descriptions import description_of
+from dagster_sqlqueue.orchestration.given import check_lists, check_mappings
 from dagster_sqlqueue.orchestration.launchpad import config as fields
 from dagster_sqlqueue.orchestration.launchpad import job_verbs, people, queue_verbs, show_verb
 from dagster_sqlqueue.orchestration.launchpad.run_report import Report, report_output
@@ -76,7 +77,7 @@ def build_sqlqueue_launchpad_jobs(
         resource_key: of the code location's `SqlQueueResource`.
 
     Raises:
-        InvalidInput: a name, a verb or the resource is not usable.
+        InvalidInput: a name, a verb, the resource or the asset keys are not usable.
 
     Example:
         `dg.Definitions(jobs=build_sqlqueue_launchpad_jobs(), resources={"sqlqueue": SqlQueueResource(url=…)})`
@@ -86,6 +87,8 @@ def build_sqlqueue_launchpad_jobs(
         raise InvalidInput(
             f"name_prefix is {name_prefix!r}; give letters, digits and underscores, a letter first, such as 'sqlqueue'"
         )
+    check_lists(verbs=verbs)
+    check_mappings(asset_keys=asset_keys)
     if unknown := [verb for verb in verbs if verb not in _VERBS]:
         raise InvalidInput(f"verbs holds {unknown[0]!r}; there are {', '.join(_VERBS)}")
     check_resource(resource)
