@@ -246,11 +246,7 @@ class SqlQueueComponent(dg.Component, SensorAttributes):
         Raises:
             InvalidInput: an attribute is not usable; the message names it.
         """
-        if not _VARIABLE.fullmatch(self.url_env):
-            raise InvalidInput(
-                f"url_env of queue {self.queue!r} is no name of an environment variable; put the URL into a variable, and"
-                f" give its name here, such as {URL_VARIABLE}"
-            )
+        _check_variable(f"url_env of queue {self.queue!r}", self.url_env)
         consumer = self.get_consumer(context)
         spec, key = consumer.spec, consumer.asset_key
         limits = CheckThresholds(**(self.checks or CheckAttributes()).model_dump())
@@ -355,8 +351,21 @@ def shared_resource(url_env: str = URL_VARIABLE, schema_name: str | None = None)
     Args:
         url_env: the name of the environment variable that holds the URL.
         schema_name: the schema that holds the tables; None: `SQLQUEUE_SCHEMA` of the environment, else `sqlqueue`.
+
+    Raises:
+        InvalidInput: no environment variable can have that name, such as the URL itself.
     """
+    _check_variable("url_env", url_env)
     return _resource(url_env, default_schema() if schema_name is None else schema_name)
+
+
+def _check_variable(what: str, name: object) -> None:
+    # The message does not quote it: it may be a URL with its password.
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        raise InvalidInput(
+            f"{what} is no name of an environment variable; put the URL into a variable, and give its name here, such as"
+            f" {URL_VARIABLE}"
+        )
 
 
 @cache

@@ -30,6 +30,7 @@ from dagster_sqlqueue.orchestration import (
     build_sqlqueue_schedules_sensor,
     build_sqlqueue_sensor,
     queue_consumer,
+    shared_resource,
 )
 from tests.orchestration.builders import CONSUMER, ENDED, call, parameters_of
 from tests.orchestration.support import WORK
@@ -169,3 +170,10 @@ def test_the_schedule_of_a_fan_out_takes_its_asset() -> None:
         build_fanout_schedule(wrong)
     with pytest.raises(InvalidInput, match=r"fan_outs holds QueueSpec\(.*; give what build_fanout_asset returns"):
         build_sqlqueue_definitions(CONSUMER, fan_outs=[wrong])
+
+
+@pytest.mark.parametrize("given", ["postgresql://user:hunter2@host/database", "", None])
+def test_a_url_in_place_of_its_variable_is_refused_and_not_shown(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="url_env is no name of an environment variable") as refused:
+        shared_resource(given)
+    assert "hunter2" not in str(refused.value)
