@@ -14,7 +14,7 @@ from pydantic import Field
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.followers import Callback, Followers, Group, GroupEnded, Groups
 from dagster_sqlqueue.model.queue import Payload, QueueSpec, check_spec
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_queues, under_key
 from dagster_sqlqueue.orchestration.step_ids import StepIds, each_job, ids_of
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import JobOutcome, Results
@@ -97,6 +97,7 @@ def enqueue_group(
     """
     check_spec(spec)
     callback = None if joined_by is None else Callback(joined_by, context=about)
+    check_queues(queue)
     ids = ids_of(context, "group", part)
     group = _enqueue(queue, spec, ids, each_job(jobs), callback, on_conflict)
     if group.repeated:
@@ -172,6 +173,7 @@ def group_results(
         UnknownGroup: no group has this id.
         UnknownJob: a job was trimmed since; its queue keeps ended jobs for too short a time.
     """
+    check_queues(queue)
     id = group_id(group)
     wanted = None if states is None else list(states)
     groups = Groups(queue)

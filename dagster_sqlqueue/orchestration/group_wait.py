@@ -12,7 +12,7 @@ from dagster_sqlqueue.consumer.leased import while_away
 from dagster_sqlqueue.errors import UnknownJob, WaitTimedOut
 from dagster_sqlqueue.followers import Group, Groups
 from dagster_sqlqueue.orchestration.group_ops import group_id
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_queues, under_key
 from dagster_sqlqueue.queue import SqlQueue
 from dagster_sqlqueue.results import Results
 
@@ -94,10 +94,12 @@ def await_group(queue: SqlQueue, id: UUID, *, timeout_seconds: float) -> Group:
         timeout_seconds: the longest wait.
 
     Raises:
+        InvalidInput: the queues are something else.
         UnknownGroup: no group has this id.
         WaitTimedOut: it has not ended in time; the message says how many jobs are pending, and names some.
         DatabaseUnavailable: the database was unavailable for a minute.
     """
+    check_queues(queue)
     groups = Groups(queue)
     deadline = time.monotonic() + timeout_seconds
     pause = _FIRST_POLL_SECONDS

@@ -16,6 +16,7 @@ from dagster_sqlqueue.db.schema_name import default_schema
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.code_only import CodeOnlyResource, UnlessVariable, looked_up, looked_up_number
 from dagster_sqlqueue.queue import SqlQueue
+from dagster_sqlqueue.queue.sql_queue import check_sql_queue
 
 RESOURCE_KEY = "sqlqueue"
 """The default key of the resource."""
@@ -153,6 +154,17 @@ def check_resource(resource: object) -> None:
             f"resource is a {type(resource).__name__}; give a SqlQueueResource, such as"
             " SqlQueueResource(url=dg.EnvVar('SQLQUEUE_URL'))"
         )
+
+
+def check_queues(queue: object) -> None:
+    """Raise an error if what was given as the queues is something else, such as the resource or the database's URL.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if isinstance(queue, SqlQueueResource):
+        raise InvalidInput("the queue is a SqlQueueResource; give what its attribute queue is in a run or tick")
+    check_sql_queue(queue)
 
 
 def check_resource_key(key: object) -> None:

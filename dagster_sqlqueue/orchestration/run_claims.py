@@ -13,7 +13,7 @@ from dagster._core.events import EngineEventData
 
 from dagster_sqlqueue.errors import UnknownQueue
 from dagster_sqlqueue.orchestration.leased_jobs import LeasedJob, extended
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, check_resource_key
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, check_queues, check_resource_key
 from dagster_sqlqueue.queue import SqlQueue
 
 RETRY_ALL_STEPS = {"dagster/retry_strategy": "ALL_STEPS"}
@@ -60,8 +60,10 @@ def still_held(
         lease_seconds: how long the leases hold from now; None: the queue's lease, or what is left if that is longer.
 
     Raises:
+        InvalidInput: the queues are something else.
         UnknownQueue: the queue of a job is gone.
     """
+    check_queues(queue)
     if lease_seconds is not None and (context := _step_context()) is not None:
         for name in {job.claimed.queue for job in jobs}:
             # An event for each call, where `give_back` would not find the leases without.

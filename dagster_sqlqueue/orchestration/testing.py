@@ -9,10 +9,9 @@ import dagster as dg
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.orchestration.drain import DrainJob
 from dagster_sqlqueue.orchestration.given import check_consumer
-from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource
+from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, check_queues
 from dagster_sqlqueue.orchestration.summary import counts_of
 from dagster_sqlqueue.queue import SqlQueue
-from dagster_sqlqueue.queue.sql_queue import check_sql_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def resource_of(queue: SqlQueue) -> SqlQueueResource:
     Raises:
         InvalidInput: it is no `SqlQueue`.
     """
-    check_sql_queue(queue)
+    check_queues(queue)
     return SqlQueueResource(url=queue.database.url, schema_name=queue.database.schema)
 
 

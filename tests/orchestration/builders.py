@@ -3,6 +3,7 @@
 import inspect
 import re
 from typing import Any
+from uuid import UUID
 
 import dagster as dg
 import pytest
@@ -27,13 +28,16 @@ OTHERS: dict[str, Any] = {
     "consumer": CONSUMER,
     "consumers": CONSUMER,
     "context": None,
+    "group": UUID(int=0),
     "handler": handle,
+    "id": UUID(int=0),
     "jobs": [CONSUMER],
     "name": "some_name",
     "partitions_def": dg.DailyPartitionsDefinition("2024-01-01"),
     "queue": None,
     "spec": WORK,
     "target": CONSUMER.job,
+    "timeout_seconds": 1.0,
 }
 """Values for what the builders need beside the argument in question."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.orchestration import queue_asset_key
+from dagster_sqlqueue.orchestration import SqlQueueResource, queue_asset_key
 from tests.orchestration.builders import call, handle, parameters_of
 from tests.orchestration.support import WORK
 from tests.support import Work
@@ -36,3 +36,15 @@ def test_what_is_no_consumer_is_refused_by_its_value(public: Any, parameter: ins
 def test_a_declaration_in_place_of_the_name_is_refused() -> None:
     with pytest.raises(InvalidInput, match="given as its declaration; give its name, 'work'"):
         queue_asset_key(WORK)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("public", "parameter"), parameters_of(r"^queue: .*\.SqlQueue'>"))
+def test_the_resource_or_a_url_in_place_of_the_queues_is_refused(public: Any, parameter: inspect.Parameter) -> None:
+    resource = SqlQueueResource(url="postgresql://user:hunter2@host/database")
+    for given, said in (
+        (resource, "the queue is a SqlQueueResource; give what its attribute queue is"),
+        (resource.url, "the queue is a str; give a SqlQueue"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            # What reads in pages begins with the first of them.
+            list(call(public, parameter, given) or ())
