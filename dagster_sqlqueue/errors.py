@@ -16,6 +16,7 @@
 | `UnknownGroup` | no group of jobs of that id in this schema | correct the id; groups are removed 30 days after their end |
 | `GroupClosed` | a job was to be added to a group that is closed | open another group |
 | `DecisionRefused` | it does not fit what has become of a task, or who did the work | read the task again |
+| `QueueInUse` | a queue to be deleted has jobs, or something refers to it | the message names each, and its remedy |
 | `QueuePaused` | what was asked for needs a queue that is not paused | `resume` |
 | `WaitTimedOut` | a job that was waited for did not end in time | wait again; `.outcomes` says where it is |
 | `LeaseLost` | a write came after the lease had passed on | stop working on the job; another consumer has it |
@@ -94,6 +95,10 @@ class GroupClosed(QueueError):
 
 class DecisionRefused(QueueError):
     """A decision about a job that people do does not fit its stage, its revision or its people; nothing was changed."""
+
+
+class QueueInUse(QueueError):
+    """A queue cannot be deleted: it has jobs, something refers to it, or consumers work on it; nothing was changed."""
 
 
 class QueuePaused(QueueError):

@@ -197,6 +197,7 @@ ENTRIES = [
         "Run a queue",
         "Assign buckets of a queue to a region, whose consumers claim from them first.",
     ),
+    Entry("delete-queue", "queue_admin", "Run a queue", "Delete a queue that has no jobs and is not in use."),
     Entry(
         "maintain",
         "maintenance",

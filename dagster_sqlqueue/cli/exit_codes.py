@@ -9,6 +9,7 @@ from dagster_sqlqueue.errors import (
     EmbeddedServerError,
     GroupClosed,
     InvalidInput,
+    QueueInUse,
     SchemaBusy,
     SchemaMissing,
     SchemaTooNew,
@@ -41,7 +42,8 @@ MEANINGS = {
     Code.DONE: "done, also if up, work, metrics or schedule run was stopped by SIGTERM",
     Code.FAILED: "doctor found a failure, functions found SQL functions that are missing or of an older package, or an"
     " unexpected error occurred",
-    Code.INPUT: "bad input or usage, or a decision that the state of the job or group does not allow; no job was changed",
+    Code.INPUT: "bad input or usage, or a decision that the state of the job, group or queue does not allow; no job was"
+    " changed",
     Code.DATABASE: "the database is not available or refused the statement, or the embedded server did not start or was"
     " stopped",
     Code.SCHEMA: "the schema is missing, too old or too new",
@@ -65,6 +67,7 @@ _CODES: list[tuple[type[Exception], Code]] = [
     (WrongHandler, Code.INPUT),
     (DecisionRefused, Code.INPUT),
     (GroupClosed, Code.INPUT),
+    (QueueInUse, Code.INPUT),
     (DatabaseUnavailable, Code.DATABASE),
     (AccessRefused, Code.DATABASE),
     (TransactionLost, Code.DATABASE),

@@ -1,4 +1,4 @@
-"""Verbs that administer a queue: create it, change its settings, pause and drain it, change its buckets."""
+"""Verbs that administer a queue: create it, change its settings, pause and drain it, change its buckets, delete it."""
 
 import logging
 import time
@@ -26,6 +26,7 @@ from dagster_sqlqueue.payload import redacted_text
 from dagster_sqlqueue.payload.storable import unstorable_text
 from dagster_sqlqueue.queue.base import Verbs
 from dagster_sqlqueue.queue.catalog import settings_of
+from dagster_sqlqueue.queue.queue_deletion import IN_TRANSACTION, Obstacle, refusal
 from dagster_sqlqueue.queue.selection import moment_in_utc
 from dagster_sqlqueue.queue.validation import check_timeout
 
@@ -85,6 +86,41 @@ class QueueAdminVerbs(Verbs):
         if before and _counted(before) != _counted(after):
             self._settle_late(after, _turns(before) != _turns(after))
         return after
+
+    def delete_queue(self, queue: str, *, dry_run: bool = False) -> QueueSettings:
+        """Delete a queue that has no jobs and is not in use, with its settings, its automation rule and its batches that are
+        over. What has ended stays in the archive.
+
+        Nothing else goes with it: what would put jobs on it, as a schedule, a subscription or a callback, has to be removed
+        first. Consumers have to be stopped first; one whose code has the queue's `QueueSpec` makes it again when it starts.
+        A transaction that enqueues on the queue meanwhile is waited for, up to five seconds; one that comes later raises
+        `UnknownQueue`.
+
+        Args:
+            queue: its name.
+            dry_run: only check whether it could be deleted.
+
+        Returns:
+            The settings that it had.
+
+        Raises:
+            QueueInUse: the message names what is in the way, and how to remove it; nothing was changed.
+            UnknownQueue: there is no such queue.
+        """
+        settings = self.settings(check_queue_name(queue))
+        parameters = {"queue": queue, "dry_run": dry_run}
+        found: list[Obstacle] = []
+
+        def tried() -> bool:
+            found[:] = self.database.transact(
+                lambda executor: [Obstacle(*row) for row in executor.run("delete_queue", parameters)]
+            )
+            return [obstacle.kind for obstacle in found] != [IN_TRANSACTION]
+
+        _wait(tried, time.monotonic() + _LATE_SECONDS, _POLL_SECONDS)
+        if found:
+            raise refusal(queue, found) or self.catalog.unknown(queue, self.database)
+        return settings
 
     def pause(self, queue: str, *, until: datetime | timedelta | float | None = None) -> QueueSettings:
         """Have the queue hand out nothing more. What runs goes on, and so do enqueues.

@@ -81,6 +81,7 @@ ARGUMENTS = {
     "resume": ["orders"],
     "rebucket": ["orders", "8"],
     "region": ["orders"],
+    "delete-queue": ["orders"],
     "schedule put": ["orders", "nightly", "{}", "--every", "5"],
     "schedule next": ["orders", "nightly"],
     "schedule pause": ["orders", "nightly"],

@@ -1,6 +1,7 @@
-"""`pause`, `resume`, `rebucket`, `region`."""
+"""`pause`, `resume`, `rebucket`, `region`, `delete-queue`."""
 
 from dagster_sqlqueue import QueueSpec, SqlQueue
+from dagster_sqlqueue.cli.exit_codes import Code
 from dagster_sqlqueue.model.job import ArchiveState
 from dagster_sqlqueue.queue import Ending
 from tests.cli.support import Cli
@@ -95,3 +96,23 @@ def test_an_unknown_queue(cli: Cli) -> None:
     for arguments in (["pause"], ["resume"], ["rebucket", "8"], ["region"], ["region", "eu", "--buckets", "0"]):
         name, *rest = arguments
         assert "there is no queue 'nosuch'" in cli.refused(5, name, "nosuch", *rest)
+
+
+def test_delete_queue(cli: Cli, queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    queue.enqueue(spec, Work(n=1))
+    for dry_run in ([], ["--dry-run"]):
+        line = cli.refused(Code.INPUT, "delete-queue", "work", *dry_run)
+        assert "queue 'work' was not deleted; in its way are: its jobs, 1 queued" in line
+        assert "sqlqueue purge work" in line
+    cli.run("purge", "work")
+    dry = cli.run("delete-queue", "work", "--dry-run")
+    assert dry.stdout == "queue work would be deleted. Nothing was changed (--dry-run)\n"
+    assert cli.json("delete-queue", "work", "--dry-run")["deleted"] is False
+    assert queue.settings("work").name == "work"
+    deleted = cli.json("delete-queue", "work")
+    assert (deleted["name"], deleted["bucket_count"], deleted["deleted"]) == ("work", 4, True)
+    assert "there is no queue 'work'" in cli.refused(Code.UNKNOWN, "delete-queue", "work")
+    queue.create_queue(spec)
+    said = cli.run("delete-queue", "work").stdout
+    assert said == "queue work is deleted; its jobs that have ended stay in the archive\n"
+    assert queue.queues() == []

@@ -260,6 +260,19 @@ def test_removing_a_reply_queue(explain: Explainer) -> None:
     assert explain.run("SELECT FROM {s}.queue WHERE name = 'reply_x'") == []
 
 
+def test_deleting_a_queue(explain: Explainer) -> None:
+    """Likewise: what is in its way, and what goes with it."""
+    before = rows_read(explain)
+    for dry_run in (True, False):
+        plan = explain("delete_queue", queue="reply_x", dry_run=dry_run)
+        assert plan.root["Actual Rows"] == 0
+        assert plan.buffers <= 17 * 40 + SLACK
+    through, by_entry = (after - earlier for after, earlier in zip(rows_read(explain), before, strict=True))
+    assert through <= 20
+    assert by_entry <= 100
+    assert explain.run("SELECT FROM {s}.queue WHERE name = 'reply_x'") == []
+
+
 def test_asking_is_quick(busy: SqlQueue) -> None:
     id: UUID = value(busy, "SELECT id FROM {s}.job WHERE state = 'running' LIMIT 1")
     assert datetime.fromisoformat(earliest_end([id])) < datetime.now(UTC) - timedelta(hours=23)

@@ -198,12 +198,12 @@ def made(queue: SqlQueue) -> object:
 
 
 def test_every_table_that_refers_to_queues_is_known(queue: SqlQueue) -> None:
-    """A verb that adds one decides what becomes of its rows when a reply queue goes."""
+    """A verb that adds one decides what becomes of its rows when a queue goes."""
     schema = queue.database.schema
     known = {
         *("automation_rule", "batch", "bucket", "consumer_slot", "follower", "human_task", "job_event"),
         *("job_group", "limit_reservation", "queue_declaration", "queue_priority", "rate_start", "schedule"),
-        *("sensitive_field", "stale_write", "subscription", "waiter", "worker"),
+        *("stale_write", "subscription", "waiter", "worker"),
     }
     assert {row[0].removeprefix(f"{schema}.") for row in rows(queue, WHAT_REFERS)} == known
 

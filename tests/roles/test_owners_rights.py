@@ -29,6 +29,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "begin_archive_partition",
         "bury_spent_jobs",
         "close_group",
+        "delete_queue",
         "disarm_waiter",
         "drop_archive_partition",
         "drop_staged",

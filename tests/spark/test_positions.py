@@ -266,6 +266,25 @@ def test_a_retention_that_was_raised_before_anything_was_trimmed_ends_no_stream(
     assert stream.batch(2) == [2, 3]
 
 
+def test_a_stream_says_so_after_its_queue_was_deleted_and_made_again(
+    queue: SqlQueue, begin: Begin, spec: QueueSpec[Work]
+) -> None:
+    """Unless the archive still has what the stream has read: then nothing that came later was trimmed."""
+    archive(queue, done(2))
+    stream = begin()
+    assert stream.everything() == [[0, 1]]
+    archive(queue, done(1, first=2))
+    queue.delete_queue("work")
+    queue.create_queue(spec)
+    assert stream.everything() == [[2]]
+    archive(queue, done(1, first=3))
+    queue.delete_queue("work")
+    rows(queue, "DELETE FROM {s}.job_archive")
+    queue.create_queue(spec)
+    with pytest.raises(JobsTrimmed, match="some may have been removed unread"):
+        stream.batch()
+
+
 def test_a_batch_that_is_trimmed_before_it_is_read_says_so(queue: SqlQueue, begin: Begin) -> None:
     for options, fails in (({}, True), ({"failOnDataLoss": "false"}, False)):
         archive(queue, done(3, at=LONG_AGO))
@@ -284,6 +303,7 @@ def test_a_batch_that_is_trimmed_before_it_is_read_says_so(queue: SqlQueue, begi
 
 def test_an_idle_stream_notes_every_hour_that_it_has_looked(queue: SqlQueue, begin: Begin) -> None:
     keeping(queue, 1)
+    rows(queue, "UPDATE {s}.queue SET kept_from = created_at - interval '1 day'")
     stream = begin(startingPosition="latest")
     assert stream.batch() is None
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""The commands that run a queue as a whole: `pause`, `resume`, `rebucket`, `region`."""
+"""The commands that run a queue as a whole: `pause`, `resume`, `rebucket`, `region`, `delete-queue`."""
 
 import re
 from typing import Annotated
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     for function in (pause, resume, rebucket, region):
         command(app)(function)
+    command(app, "delete-queue")(delete_queue)
 
 
 def pause(
@@ -155,6 +156,33 @@ def region(
         render.emit_json(views.settings_json(settings))
     else:
         render.say(f"queue {queue}: {views.regions(settings)}")
+
+
+def delete_queue(
+    session: Session,
+    queue: Queue,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", show_default=False, help="Change nothing; check whether the queue could be deleted."),
+    ] = False,
+) -> None:
+    """Delete a queue that has no jobs and is not in use.
+
+    Its settings go with it; jobs that have ended stay in the archive. While the queue has jobs, consumers, schedules,
+    subscriptions, callbacks or open batches, it is refused, and the error says what to do about each.
+
+    Examples: sqlqueue delete-queue scratch --dry-run
+
+    sqlqueue delete-queue scratch
+    """
+    with session.queue() as source:
+        settings = source.delete_queue(queue, dry_run=dry_run)
+    if session.as_json:
+        render.emit_json({**views.settings_json(settings), "deleted": not dry_run})
+    elif dry_run:
+        render.say(f"queue {queue} would be deleted. Nothing was changed (--dry-run)")
+    else:
+        render.say(f"queue {queue} is deleted; its jobs that have ended stay in the archive")
 
 
 def _numbers(text: str) -> list[int]:

@@ -45,6 +45,8 @@ REVOKE ALL ON FUNCTION
     sqlqueue.uuid_at(timestamp with time zone, text), sqlqueue.promote_keys(text, text[]),
     sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
     sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
+    sqlqueue.lock_queue_to_delete(text), sqlqueue.delete_locked_queue(text), sqlqueue.obstacles_to_deletion(text),
+    sqlqueue.delete_queue(text, boolean),
     sqlqueue.renew_reply_queue(text), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.packs_of(uuid[]),
     sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
@@ -348,6 +350,10 @@ GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer,
 -- nothing on notify_late_followers(uuid, timestamp with time zone): sqlqueue_consumer, sqlqueue_observer
 -- nothing on notify_followers(uuid, timestamp with time zone, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on remove_reply_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- delete_queue runs as its owner: it deletes only a queue that has no jobs and that nothing refers to.
+GRANT EXECUTE ON FUNCTION sqlqueue.delete_queue(text, boolean) TO sqlqueue_operator;
+-- nothing on delete_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
+-- nothing on lock_queue_to_delete(text), delete_locked_queue(text), obstacles_to_deletion(text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on job_ended(), content_replaced(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), note_kept_from(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer

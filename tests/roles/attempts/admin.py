@@ -49,6 +49,11 @@ def set_region(queue: SqlQueue, desk: Desk) -> Any:
 
 
 @verb(O)
+def delete_queue(queue: SqlQueue, desk: Desk) -> Any:
+    assert queue.delete_queue(desk.name).name == desk.name
+
+
+@verb(O)
 def cancel(queue: SqlQueue, desk: Desk) -> Any:
     desk.filled()
     assert len(queue.cancel(desk.name, desk.all).changed) == 3

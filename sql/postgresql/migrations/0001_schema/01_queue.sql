@@ -6,8 +6,9 @@
 -- A queue is keyed when the jobs that share an ordering key take turns: one at a time and in order, or several at once up
 -- to a limit. The revision grows with every change of the settings; a claim passes the one it knows, and returns nothing
 -- under another. Ended jobs are kept for retention_days whole days, for ever if that is 0; kept_from is the beginning of the
--- days that were kept last under a shorter retention than now. A queue is paused from paused_at on, until paused_until if
--- that is set: the two are always read together.
+-- days that were kept last under a shorter retention than now, and at first the creation: jobs of an earlier queue of the
+-- name may have been trimmed while there was none. A queue is paused from paused_at on, until paused_until if that is set:
+-- the two are always read together.
 CREATE TABLE sqlqueue.queue (
     name                text        PRIMARY KEY CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
     bucket_count        integer     NOT NULL CHECK (bucket_count BETWEEN 1 AND 1024),
@@ -26,7 +27,7 @@ CREATE TABLE sqlqueue.queue (
     rate_limit          integer     CHECK (rate_limit >= 1),
     rate_seconds        float8      CHECK (rate_seconds > 0 AND rate_seconds <= 3162240000),
     retention_days      integer     NOT NULL DEFAULT 30 CHECK (retention_days BETWEEN 0 AND 36600),
-    kept_from           timestamptz,
+    kept_from           timestamptz NOT NULL DEFAULT now(),
     paused_at           timestamptz,
     paused_until        timestamptz CHECK (isfinite(paused_until)),
     revision            bigint      NOT NULL DEFAULT 1,
@@ -105,9 +106,10 @@ WHERE EXISTS (
 COMMENT ON VIEW sqlqueue.doubled_priority IS 'duplicate rows of priorities of queues: they may be deleted';
 
 -- The names of the fields of a queue's payloads whose values must not be shown, as its model declares them: so that a tool
--- without the model redacts them too. A name applies at any depth of a payload.
+-- without the model redacts them too. A name applies at any depth of a payload. The names outlive a queue that is deleted,
+-- as its jobs in the archive do.
 CREATE TABLE sqlqueue.sensitive_field (
-    queue text NOT NULL REFERENCES sqlqueue.queue (name) ON DELETE CASCADE,
+    queue text NOT NULL,
     name  text NOT NULL CHECK (name <> ''),
     PRIMARY KEY (queue, name)
 );

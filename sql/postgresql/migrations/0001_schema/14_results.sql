@@ -1,4 +1,4 @@
--- The progress of running jobs, and reply queues.
+-- The progress of running jobs, and reply queues. What deletes queues is in 20_queue_deletion.sql.
 
 -- What the consumer last reported about a running job. A row under an older lease than the job's is void: the next attempt
 -- begins without it. Changed in place, and deleted when the job ends.
@@ -48,15 +48,7 @@ BEGIN
         DELETE FROM sqlqueue.reply_queue AS r WHERE r.queue = reply;
         RETURN true;
     END IF;
-    -- Groups with a callback on it: the transaction that ends the last job of one has its row, and needs the queue's next.
-    IF (SELECT count(*) FROM (SELECT FROM sqlqueue.job_group AS g WHERE g.queue = reply FOR UPDATE SKIP LOCKED) AS mine)
-        < (SELECT count(*) FROM sqlqueue.job_group AS g WHERE g.queue = reply)
-    THEN
-        RETURN false;
-    END IF;
-    -- A transaction that has enqueued on it, and not committed yet, has this row's key.
-    PERFORM FROM sqlqueue.queue AS q WHERE q.name = reply FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    IF NOT sqlqueue.lock_queue_to_delete(reply) THEN
         RETURN false;
     END IF;
     IF EXISTS (SELECT FROM sqlqueue.subscription AS s WHERE s.queue = reply)
@@ -86,18 +78,9 @@ BEGIN
     IF cardinality(doomed) < jobs THEN
         RETURN CASE WHEN cardinality(doomed) = 10000 THEN NULL ELSE false END;
     END IF;
-    DELETE FROM sqlqueue.human_task AS t WHERE t.queue = reply;
     DELETE FROM sqlqueue.job_event AS e WHERE e.queue = reply;
-    DELETE FROM sqlqueue.limit_reservation AS l WHERE l.queue = reply;
-    DELETE FROM sqlqueue.rate_start AS s WHERE s.queue = reply;
-    DELETE FROM sqlqueue.waiter AS w WHERE w.queue = reply;
-    DELETE FROM sqlqueue.worker AS w WHERE w.queue = reply;
-    DELETE FROM sqlqueue.assignment AS a WHERE a.queue = reply;
-    DELETE FROM sqlqueue.consumer_slot AS s WHERE s.queue = reply;
-    DELETE FROM sqlqueue.stale_write AS s WHERE s.queue = reply;
-    DELETE FROM sqlqueue.bucket AS b WHERE b.queue = reply;
-    DELETE FROM sqlqueue.queue AS q WHERE q.name = reply;
-    DELETE FROM sqlqueue.reply_queue AS r WHERE r.queue = reply;
+    DELETE FROM sqlqueue.sensitive_field AS f WHERE f.queue = reply;
+    PERFORM sqlqueue.delete_locked_queue(reply);
     RETURN true;
 END
 $$;
