@@ -216,6 +216,9 @@ class Maintenance:
             # Only now: they go with what became of their jobs.
             if gone := _trim_events(at, settings.name):
                 events[settings.name] = gone
+        while queue is None and (found := at.run("archive_trim_no_queue", {"limit": _TRIMMED_AT_ONCE})):
+            for name, rows in found:
+                deleted[name] = deleted.get(name, 0) + rows
         return Trimmed(dropped.days, deleted, events, dropped.busy)
 
 

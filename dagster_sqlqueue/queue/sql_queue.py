@@ -132,7 +132,7 @@ class SqlQueue(EnqueueVerbs, LeaseVerbs, StatsVerbs, QueueAdminVerbs, JobAdminVe
         A job is kept while the UTC day in which it ended is one of the last `retention_days` whole days of its queue:
         for at least that long, and at most a day more. With a retention of 0 everything is kept. A day that nobody
         keeps is dropped as a whole; only where queues differ are rows deleted, 10,000 at a time. Rows of a queue that
-        does not exist any more go with their day, once the longest retention that any queue has is over.
+        does not exist any more are kept as long as the longest retention that any queue has, other than 0, says.
 
         The steps that people took with a job go when the job is gone and they are as old themselves: never those of a job
         that is live, or still in the archive.

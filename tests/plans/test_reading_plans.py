@@ -205,6 +205,26 @@ def test_trimming_a_batch(explain: Explainer, limit: int) -> None:
     assert plan.buffers <= 12 * limit + 2 * PROBE * PARTITIONS + SLACK
 
 
+def test_trimming_rows_of_no_queue(explain: Explainer) -> None:
+    """Of the days that are over an entry for each name of a queue, and then the rows."""
+    explain.run("UPDATE {s}.queue SET retention_days = 1")
+    read = "SELECT sum(seq_tup_read) FROM pg_stat_xact_user_tables WHERE schemaname = %s AND relname ~ '^job_archive'"
+    before = explain.run(read, explain.schema)
+    plan: Any = explain("archive_trim_no_queue", limit=CAP)
+    assert plan.root["Actual Rows"] == 0
+    assert plan.buffers <= 4 * PROBE * PARTITIONS + SLACK
+    over = "finished_at < date_trunc('day', now(), 'UTC') - interval '1 day'"
+    explain.run(
+        "UPDATE {s}.job_archive SET queue = 'gone' WHERE id IN"
+        f" (SELECT a.id FROM {{s}}.job_archive AS a WHERE a.{over} LIMIT 200)"
+    )
+    before = explain.run(read, explain.schema)
+    plan = explain("archive_trim_no_queue", limit=100)
+    assert explain.run(read, explain.schema) == before
+    assert explain.run("SELECT count(*) FROM {s}.job_archive WHERE queue = 'gone'") == [(100,)]
+    assert plan.buffers <= 12 * 100 + 6 * PROBE * PARTITIONS + SLACK
+
+
 def test_days_that_are_over(explain: Explainer) -> None:
     plan = explain("archive_days_over", only_queue=None)
     assert plan.root["Actual Rows"] == 0

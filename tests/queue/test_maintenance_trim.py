@@ -125,6 +125,26 @@ def test_rows_of_a_queue_that_is_gone_go_with_the_longest_retention(queue: SqlQu
     assert set(kept(queue)) == {("work", today - timedelta(days=10))}
 
 
+def test_rows_of_queues_that_are_gone_are_deleted_from_a_day_that_others_keep(
+    queue: SqlQueue, today: date, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_sqlqueue.queue.maintenance._TRIMMED_AT_ONCE", 4)
+    retain(queue, work=2, gone=0, ever=0)
+    for back in (21, 1):
+        rows(queue, "SELECT {s}.make_archive_partition(%s)", today - timedelta(days=back))
+        for name in ("ever", "gone", "went_earlier"):
+            archive(queue, today - timedelta(days=back), name=name)
+    queue.delete_queue("gone")
+    assert queue.trim("ever").rows_deleted == {}
+    done = queue.trim()
+    assert (done.partitions_dropped, done.rows_deleted) == ((), {"gone": 3, "went_earlier": 3})
+    assert set(kept(queue)) == {
+        ("ever", today - timedelta(days=21)),
+        *((name, today - timedelta(days=1)) for name in ("ever", "gone", "went_earlier")),
+    }
+    assert queue.trim().rows_deleted == {}
+
+
 def test_rows_that_found_no_partition_are_trimmed_where_they_are(queue: SqlQueue, today: date) -> None:
     retain(queue, work=2)
     for back in (3, 2):

@@ -75,6 +75,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "sweep_batch",
         "take_maintenance",
         "trim_archive",
+        "trim_archive_of_no_queue",
         "trim_events",
         "unpack_jobs",
         "wake_by_job",

@@ -49,6 +49,7 @@ def test_a_consumer_does_what_is_due(shared: Staff, monkeypatch: pytest.MonkeyPa
     [
         ("DELETE FROM {s}.group_long_ago", 0),
         ("SELECT 1 WHERE {s}.trim_archive('work', 1000) > 0", 0),
+        ("SELECT 1 FROM {s}.trim_archive_of_no_queue(1000) WHERE queue = 'work'", 0),
         ("SELECT 1 FROM {s}.trim_events('work', '-infinity', gen_random_uuid(), 0, 1000) WHERE deleted > 0", 0),
         ("SELECT 1 WHERE {s}.keep_archive_day('2001-01-01') IS NOT NULL", 0),
         ("SELECT 1 WHERE {s}.keep_archive_day(CURRENT_DATE + 30) IS NOT NULL", 0),

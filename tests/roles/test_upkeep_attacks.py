@@ -20,9 +20,10 @@ OLD = "CAST(timezone('UTC', now()) AS date) - 9"
 
 @pytest.fixture
 def mill(any_server: str) -> Iterator[Staff]:
-    """Users of a schema with a job that ended days ago, a step of people and a batch: none of them is kept any more."""
+    """Users of a schema with jobs that ended days ago, a step of people and a batch: none of them is kept any more."""
     with staffed(any_server, KEPT) as staff:
-        archive(staff.owner, value(staff.owner, f"SELECT {OLD}"), name="kept")
+        for name in ("kept", "of_no_queue"):
+            archive(staff.owner, value(staff.owner, f"SELECT {OLD}"), name=name)
         rows(
             staff.owner,
             "INSERT INTO {s}.job_event (job_id, no, queue, at, actor, action)"
@@ -40,6 +41,7 @@ def mill(any_server: str) -> Iterator[Staff]:
 _DELETING = {
     "a day": f"SELECT {{s}}.drop_archive_partition({OLD}, NULL)",
     "rows": "SELECT {s}.trim_archive('kept', 1000)",
+    "rows of no queue": "SELECT {s}.trim_archive_of_no_queue(1000)",
     "steps": "SELECT {s}.trim_events('kept', '-infinity', gen_random_uuid(), 0, 1000)",
     "batches": "SELECT {s}.forget_batches('kept')",
 }

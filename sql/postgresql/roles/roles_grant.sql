@@ -54,7 +54,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.refuse_token(), sqlqueue.refuse_unsettled_batch(),
     sqlqueue.forget_batches(text), sqlqueue.drop_staged(uuid),
     sqlqueue.enqueue_staged(uuid, text, text, bigint, uuid[], bigint), sqlqueue.take_maintenance(text),
-    sqlqueue.force_maintenance(text), sqlqueue.trim_archive(text, integer),
+    sqlqueue.force_maintenance(text), sqlqueue.trim_archive(text, integer), sqlqueue.trim_archive_of_no_queue(integer),
     sqlqueue.trim_events(text, timestamp with time zone, uuid, bigint, integer), sqlqueue.refuse_old_snapshot(text),
     sqlqueue.refuse_queue_of_packs(),
     sqlqueue.note_maintenance(bigint, boolean, boolean), sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(),
@@ -397,7 +397,7 @@ GRANT EXECUTE ON FUNCTION
     TO sqlqueue_operator;
 GRANT EXECUTE ON FUNCTION
     sqlqueue.archive_day_is_over(date, text), sqlqueue.drop_archive_partition(date, text), sqlqueue.keep_archive_day(date),
-    sqlqueue.summarize_archive(), sqlqueue.trim_archive(text, integer),
+    sqlqueue.summarize_archive(), sqlqueue.trim_archive(text, integer), sqlqueue.trim_archive_of_no_queue(integer),
     sqlqueue.trim_events(text, timestamp with time zone, uuid, bigint, integer)
     TO sqlqueue_consumer, sqlqueue_operator;
 -- nothing on stats_of_queue(text): sqlqueue_producer, sqlqueue_consumer
@@ -405,7 +405,7 @@ GRANT EXECUTE ON FUNCTION
 -- nothing on make_archive_partition(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
 -- nothing on archive_day_is_over(date, text): sqlqueue_producer, sqlqueue_observer
 -- nothing on drop_archive_partition(date, text), keep_archive_day(date): sqlqueue_producer, sqlqueue_observer
--- nothing on summarize_archive(), trim_archive(text, integer): sqlqueue_producer, sqlqueue_observer
+-- nothing on summarize_archive(), trim_archive(text, integer), trim_archive_of_no_queue(integer): sqlqueue_producer, sqlqueue_observer
 -- nothing on trim_events(text, timestamp with time zone, uuid, bigint, integer): sqlqueue_producer, sqlqueue_observer
 -- nothing on refuse_old_snapshot(text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on archive_partition_name(date): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer

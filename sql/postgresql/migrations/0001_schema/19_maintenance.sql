@@ -164,6 +164,60 @@ BEGIN
 END
 $$;
 
+-- Delete the first rows from the archive that no retention keeps and whose queue does not exist any more: they are kept as
+-- long as the longest retention that is set, as archive_day_is_over says, also on days that are not dropped.
+--
+-- Parameters: most: how many. Returns: how many, by queue; no row: none is left. Fails with 25000 above READ COMMITTED.
+-- Locks, rights: as trim_archive.
+-- Plan: of the partitions of such days, an entry of the index by finish time for each name of a queue that has rows there;
+--   then as trim_archive.
+CREATE FUNCTION sqlqueue.trim_archive_of_no_queue(most integer) RETURNS TABLE (queue text, deleted bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    over_before timestamptz;
+    next_name text := '';
+    gone text[] := '{}';
+BEGIN
+    PERFORM sqlqueue.refuse_old_snapshot('rows of the archive');
+    over_before := (
+        SELECT timezone('UTC', CAST(
+            CAST(timezone('UTC', statement_timestamp()) AS date) - max(NULLIF(q.retention_days, 0)) AS timestamp
+        ))
+        FROM sqlqueue.queue AS q
+    );
+    LOOP
+        next_name := (
+            SELECT a.queue
+            FROM sqlqueue.job_archive AS a
+            WHERE a.queue > next_name AND a.finished_at < over_before
+            ORDER BY a.queue
+            LIMIT 1
+        );
+        EXIT WHEN next_name IS NULL;
+        IF NOT EXISTS (SELECT FROM sqlqueue.queue AS q WHERE q.name = next_name) THEN
+            gone := gone || next_name;
+        END IF;
+    END LOOP;
+    RETURN QUERY
+    WITH over AS MATERIALIZED (
+        SELECT a.id, a.finished_at
+        FROM sqlqueue.job_archive AS a
+        WHERE a.queue = ANY (gone) AND a.finished_at < over_before
+        LIMIT most
+    ), trimmed AS (
+        DELETE FROM sqlqueue.job_archive AS a
+        WHERE a.id = ANY (ARRAY(SELECT over.id FROM over))
+          AND a.finished_at >= (SELECT min(over.finished_at) FROM over)
+          AND a.finished_at <= (SELECT max(over.finished_at) FROM over)
+          AND a.queue = ANY (gone)
+        RETURNING a.queue
+    )
+    SELECT trimmed.queue, count(*) FROM trimmed GROUP BY trimmed.queue;
+END
+$$;
+
 -- Read the next steps of a queue's history that its retention does not keep, the oldest first, and delete those whose job is
 -- neither live nor in the archive. A step is kept while the UTC day in which it was taken is one of the last retention_days
 -- whole days.
@@ -222,7 +276,8 @@ $$;
 REVOKE ALL ON FUNCTION
     sqlqueue.take_maintenance(text), sqlqueue.force_maintenance(text), sqlqueue.note_maintenance(bigint, boolean, boolean),
     sqlqueue.keep_archive_day(date), sqlqueue.summarize_archive(), sqlqueue.remove_expired_reply_queue(text),
-    sqlqueue.trim_archive(text, integer), sqlqueue.trim_events(text, timestamptz, uuid, bigint, integer)
+    sqlqueue.trim_archive(text, integer), sqlqueue.trim_archive_of_no_queue(integer),
+    sqlqueue.trim_events(text, timestamptz, uuid, bigint, integer)
 FROM PUBLIC;
 
 -- What may be deleted because it has expired, after a fixed time: so much a consumer may delete, and nothing else. The
