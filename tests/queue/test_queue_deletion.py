@@ -384,10 +384,11 @@ def test_one_of_the_same_name_goes_on_with_the_archive(queue: SqlQueue) -> None:
     """Its jobs are those of the name: found, known by their ids, and redriven; it has other settings."""
     succeeded, failed = ended(queue)
     made_first = value(queue, "SELECT kept_from FROM {s}.queue WHERE name = 'orders'")
-    queue.delete_queue("orders")
+    earlier = queue.delete_queue("orders")
     assert [letter.id for letter in queue.dead_letters("orders")] == [failed]
     queue.create_queue(QueueSpec("orders", Order, bucket_count=7, retention_days=365))
     assert queue.settings("orders").bucket_count == 7
+    assert queue.settings("orders").revision > earlier.revision
     assert queue.enqueue(ORDERS, NewJob(Order(n=0), id=succeeded)) is None
     assert queue.redrive("orders", Selection(ids=[failed])).changed == [failed]
     (job,) = queue.claim("orders", limit=1, worker="w")
@@ -396,6 +397,17 @@ def test_one_of_the_same_name_goes_on_with_the_archive(queue: SqlQueue) -> None:
     made, kept_from = rows(queue, "SELECT created_at, kept_from FROM {s}.queue WHERE name = 'orders'")[0]
     assert made == kept_from > made_first
     assert queue.database.run("stream_now", {"queue": "orders"})[0][4] == kept_from
+
+
+def test_a_process_that_knows_the_settings_of_the_earlier_one_goes_by_those_of_the_new_one(
+    queue: SqlQueue, url: str
+) -> None:
+    with SqlQueue(url, schema=queue.database.schema) as other:
+        assert other.claim("orders", limit=5, worker="w") == []
+        queue.delete_queue("orders")
+        queue.create_queue(QueueSpec("orders", Order, bucket_count=16, max_running=2))
+        queue.enqueue_many(ORDERS, [Order(n=n) for n in range(100)])
+        assert len(other.claim("orders", limit=5, worker="w")) == 2
 
 
 def test_what_is_sensitive_in_its_archive_stays_so(queue: SqlQueue) -> None:

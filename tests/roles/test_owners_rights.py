@@ -27,6 +27,7 @@ def test_what_runs_as_the_owner_is_pinned_and_not_for_everybody(shared: Staff) -
         "arm_waiter",
         "attach_archive_partition",
         "begin_archive_partition",
+        "begin_beyond_deleted",
         "bury_spent_jobs",
         "close_group",
         "delete_queue",

@@ -18,6 +18,7 @@ REVOKE ALL ON
     sqlqueue.batch_outcome, sqlqueue.batch_pack, sqlqueue.packed_job, sqlqueue.live_job,
     sqlqueue.subscription, sqlqueue.schedule, sqlqueue.human_task, sqlqueue.job_event, sqlqueue.automation_rule,
     sqlqueue.queue_priority, sqlqueue.doubled_priority, sqlqueue.sensitive_field, sqlqueue.queue_declaration,
+    sqlqueue.deleted_queue,
     sqlqueue.live_bucket, sqlqueue.lane, sqlqueue.bucket_heads, sqlqueue.stray_job, sqlqueue.job_without_queue,
     sqlqueue.job_all, sqlqueue.queue_stats, sqlqueue.new_job, sqlqueue.replaceable_job, sqlqueue.taken_unique_key,
     sqlqueue.own_follower, sqlqueue.job_replaced_long_ago, sqlqueue.event_of_no_job, sqlqueue.follower,
@@ -46,7 +47,7 @@ REVOKE ALL ON FUNCTION
     sqlqueue.keep_live(uuid[], boolean), sqlqueue.known_followers(uuid[]), sqlqueue.bucket_hash(uuid, text),
     sqlqueue.hold_unclaimable(text), sqlqueue.listen_to_ends(), sqlqueue.remove_reply_queue(text, boolean),
     sqlqueue.lock_queue_to_delete(text), sqlqueue.delete_locked_queue(text), sqlqueue.obstacles_to_deletion(text),
-    sqlqueue.delete_queue(text, boolean),
+    sqlqueue.delete_queue(text, boolean), sqlqueue.begin_beyond_deleted(),
     sqlqueue.renew_reply_queue(text), sqlqueue.settle_batch(uuid, text, text), sqlqueue.sweep_batch(text, double precision), sqlqueue.packs_of(uuid[]),
     sqlqueue.packed_jobs(uuid[]), sqlqueue.packed_ids(uuid[]),
     sqlqueue.pack_batch(uuid, bigint, smallint[], double precision), sqlqueue.unpack_jobs(uuid, uuid[]),
@@ -353,7 +354,8 @@ GRANT EXECUTE ON FUNCTION sqlqueue.bucket_hash(uuid, text) TO sqlqueue_producer,
 -- delete_queue runs as its owner: it deletes only a queue that has no jobs and that nothing refers to.
 GRANT EXECUTE ON FUNCTION sqlqueue.delete_queue(text, boolean) TO sqlqueue_operator;
 -- nothing on delete_queue(text, boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_observer
--- nothing on lock_queue_to_delete(text), delete_locked_queue(text), obstacles_to_deletion(text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on deleted_queue: sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
+-- nothing on begin_beyond_deleted(), lock_queue_to_delete(text), delete_locked_queue(text), obstacles_to_deletion(text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on job_ended(), content_replaced(), ended_now(uuid), refuse_lease_no(), fold_group_tally(), keep_queue_of_job(), record_default_priority(), note_kept_from(), refuse_queue_with_jobs(): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on put_callbacks(uuid[], text[], smallint[], text[], jsonb[], boolean): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer
 -- nothing on uuid_at(timestamp with time zone, text): sqlqueue_producer, sqlqueue_consumer, sqlqueue_operator, sqlqueue_observer

@@ -1,6 +1,27 @@
 -- The deletion of queues: reply queues by remove_reply_queue, all others by delete_queue. Both take the same locks and leave
 -- the same behind.
 
+-- The names of queues that were deleted, but for reply queues, and the last revision of the settings of each. Those of a
+-- queue that is made again under the name begin beyond it: a process that knows the earlier ones claims nothing by them.
+CREATE TABLE sqlqueue.deleted_queue (
+    name       text        PRIMARY KEY,
+    revision   bigint      NOT NULL,
+    deleted_at timestamptz NOT NULL
+);
+
+CREATE FUNCTION sqlqueue.begin_beyond_deleted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    NEW.revision := GREATEST(
+        NEW.revision, (SELECT d.revision + 1 FROM sqlqueue.deleted_queue AS d WHERE d.name = NEW.name)
+    );
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER queue_begins_beyond_deleted BEFORE INSERT ON sqlqueue.queue
+FOR EACH ROW EXECUTE FUNCTION sqlqueue.begin_beyond_deleted();
+
 -- Lock a queue that is to be deleted, and the groups whose callbacks are put on it.
 --
 -- Returns: whether they are locked. False: another transaction has one of them: it enqueues on the queue, changes it, or ends
@@ -132,6 +153,9 @@ BEGIN
     IF FOUND OR dry_run THEN
         RETURN;
     END IF;
+    INSERT INTO sqlqueue.deleted_queue AS d (name, revision, deleted_at)
+    SELECT q.name, q.revision, statement_timestamp() FROM sqlqueue.queue AS q WHERE q.name = doomed
+    ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, deleted_at = EXCLUDED.deleted_at;
     DELETE FROM sqlqueue.automation_rule AS a WHERE a.queue = doomed;
     DELETE FROM sqlqueue.batch AS b WHERE b.queue = doomed;
     PERFORM sqlqueue.delete_locked_queue(doomed);
@@ -139,6 +163,6 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    sqlqueue.lock_queue_to_delete(text), sqlqueue.delete_locked_queue(text), sqlqueue.obstacles_to_deletion(text),
-    sqlqueue.delete_queue(text, boolean)
+    sqlqueue.begin_beyond_deleted(), sqlqueue.lock_queue_to_delete(text), sqlqueue.delete_locked_queue(text),
+    sqlqueue.obstacles_to_deletion(text), sqlqueue.delete_queue(text, boolean)
 FROM PUBLIC;
