@@ -1,5 +1,6 @@
 """A queue is deleted and made again, over and over, while jobs are put on it in every way: none is without its queue."""
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from psycopg import sql
 from uuid_utils.compat import uuid7
 
 from dagster_sqlqueue import Consumer, Done, NewJob, QueueSpec, SqlQueue
-from dagster_sqlqueue.errors import UnknownQueue
+from dagster_sqlqueue.errors import QueueInUse, UnknownQueue
 from dagster_sqlqueue.followers import Callback, Followers
+from dagster_sqlqueue.queue import queue_admin
 from dagster_sqlqueue.queue.selection import Selection
 from dagster_sqlqueue.schedules import Schedules
 from dagster_sqlqueue.schema.functions import pinned_schema
@@ -199,3 +201,37 @@ def test_reply_queues_that_go_while_jobs_come(queue: SqlQueue) -> None:
             done.result(PATIENCE)
     assert removed > 0
     assert _lost(queue) == []
+
+
+def test_queues_that_are_deleted_by_the_verb_while_jobs_come(queue: SqlQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes only between the jobs, and nobody waits in a circle."""
+    monkeypatch.setattr(queue_admin, "_LATE_SECONDS", 0.02)
+    enough = threading.Event()
+    answers: Counter[str] = Counter()
+
+    def produce() -> None:
+        while not enough.is_set():
+            for put in ("one", "COPY", "arrays", "rows of one's own"):
+                try:
+                    WAYS[put](queue)
+                    answers["put"] += 1
+                except GONE:
+                    answers["gone"] += 1
+                enough.wait(random.uniform(0, 0.05))
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce)
+        try:
+            while answers["deleted"] < TRIES and not producing.done():
+                queue.create_queue(DOOMED)
+                queue.delete("doomed", Selection(all=True), states=["queued"])
+                try:
+                    queue.delete_queue("doomed")
+                    answers["deleted"] += 1
+                except QueueInUse:
+                    answers["refused"] += 1
+                assert _lost(queue) == []
+        finally:
+            enough.set()
+        producing.result(PATIENCE)
+    assert answers["put"] > 0

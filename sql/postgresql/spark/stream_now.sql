@@ -4,7 +4,8 @@
 -- Returns: one row: snapshot (text of a pg_snapshot: which transactions are over); at: now; standby: whether this server
 --   replays another one's log; foreign: whether the queue has rows of transactions that this server has not begun yet, which
 --   came from a dump of another one; kept_from: rows that ended before it may have been trimmed, by the retention, by an
---   earlier one that was shorter, or while there was no such queue (null: there is none); oldest: the finished_at of the oldest row. Locks: none.
+--   earlier one that was shorter, or while there was no such queue (null: there is none); oldest: the finished_at of the
+--   oldest row. Locks: none.
 -- Plan: in each partition an entry of the index by finish time, and the pages that may have rows of later transactions, as
 --   stream_window.
 -- Roles: operator, observer.

@@ -1,8 +1,8 @@
--- The deletion of queues: reply queues by remove_reply_queue, all others by delete_queue. Both take the same locks and leave
--- the same behind.
+-- The deletion of queues: by delete_queue, and of reply queues with their jobs by remove_reply_queue. Both take the same
+-- locks, and leave the archive.
 
--- The names of queues that were deleted, but for reply queues, and the last revision of the settings of each. Those of a
--- queue that is made again under the name begin beyond it: a process that knows the earlier ones claims nothing by them.
+-- The names of queues that delete_queue has deleted, and the last revision of the settings of each. Those of a queue that is
+-- made again under the name begin beyond it: a process that knows the earlier ones claims nothing by them.
 CREATE TABLE sqlqueue.deleted_queue (
     name       text        PRIMARY KEY,
     revision   bigint      NOT NULL,
