@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.queue import QueueSpec, check_lease_seconds
+from dagster_sqlqueue.model.queue import QueueSpec, check_lease_seconds, check_spec
 from dagster_sqlqueue.orchestration.assets import asset_key_among
 from dagster_sqlqueue.orchestration.fanout import DailyAccount
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY
@@ -76,9 +76,10 @@ def sqlqueue_daily_asset(
         asset_keys: of the queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
-        InvalidInput: there is neither table nor output, the partitions are not whole days, `reads` has no `day` or no
-            `account`, or the table's name, a column, the deadline or the lease is not usable.
+        InvalidInput: the queue is none, there is neither table nor output, the partitions are not whole days, `reads` has
+            no `day` or no `account`, or the table's name, a column, the deadline or the lease is not usable.
     """
+    check_spec(spec)
     sinks.check_given(f"the daily asset of {spec.name!r}", table, output)
     check_days(partitions_def)
     check_reads(reads, needed=KEY)

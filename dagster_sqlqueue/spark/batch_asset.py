@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.backoff import Backoff
-from dagster_sqlqueue.model.job import Mode
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.job import Mode, mode_of
+from dagster_sqlqueue.model.queue import QueueSpec, check_lease_seconds, check_spec
 from dagster_sqlqueue.orchestration.assets import asset_key_among, single_run_backfills
 from dagster_sqlqueue.orchestration.descriptions import description_of
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -71,8 +71,13 @@ def sqlqueue_batch_asset(
         asset_keys: of queues whose assets are not `queues/<name>`, by queue; see `asset_key_of`.
 
     Raises:
-        InvalidInput: there are partitions and no filter, or a filter and no partitions.
+        InvalidInput: the queue, the mode or the lease is none, there are partitions and no filter, or a filter and no
+            partitions.
     """
+    check_spec(spec)
+    check_lease_seconds(lease_seconds)
+    if mode is not None:
+        mode = mode_of(mode)
     if (partitions_def is None) != (filter is None):
         raise InvalidInput(
             f"the asset of {spec.name!r} needs partitions_def and filter together, or neither: the filter says which jobs"

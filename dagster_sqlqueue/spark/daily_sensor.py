@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_sqlqueue.errors import InvalidInput
-from dagster_sqlqueue.model.queue import QueueSpec
+from dagster_sqlqueue.model.queue import QueueSpec, check_spec
 from dagster_sqlqueue.orchestration.fanout import DailyAccount, range_request, runs_in_progress
 from dagster_sqlqueue.orchestration.queue_sensor import queue_sensor
 from dagster_sqlqueue.orchestration.resource import RESOURCE_KEY, SqlQueueResource, under_key
@@ -53,8 +53,9 @@ def build_daily_sensor(
         resource_key: of the `SqlQueueResource`.
 
     Raises:
-        InvalidInput: the asset is none of these, or `days_per_run` is no positive number.
+        InvalidInput: the queue is none, the asset is none of these, or `days_per_run` is no positive number.
     """
+    check_spec(spec)
     partitions_def = asset.partitions_def
     if not isinstance(partitions_def, dg.DailyPartitionsDefinition):
         raise InvalidInput(f"asset {asset.key.to_user_string()} has no daily partitions; the daily sensor needs them")

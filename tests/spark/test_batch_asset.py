@@ -147,8 +147,13 @@ def test_a_function_that_raises_leaves_its_partition_due(queue: SqlQueue, run: A
         done = run(made(queue, odd), partition_key=WEEKS[2])
         assert done.success if not said else said in reason(done)
     assert left(queue) == [(WEEKS[1], "queued", 0)]
-    with pytest.raises(InvalidInput, match="needs partitions_def and filter together, or neither"):
-        made(queue, filter=None)
+    for settings, said in (
+        ({"filter": None}, "needs partitions_def and filter together, or neither"),
+        ({"mode": "foo"}, "mode is 'foo'; it must be 'leased' or 'transactional'"),
+        ({"lease_seconds": 0}, "lease_seconds is 0; it must be positive"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            made(queue, **settings)
     wrong = made(queue, filter=lambda week: {"week": week})
     assert "names the field 'week', which Bestellung does not have" in reason(run(wrong, partition_key=WEEKS[1]))
 
