@@ -139,7 +139,14 @@ class Ahead:
             DatabaseUnavailable: the answer got lost, or the database stayed away for longer than a lease.
         """
         if self._under_way:
-            sent = self._exchange(endings, go_on=self._in_time())
+            try:
+                sent = self._exchange(endings, go_on=self._in_time())
+            except BaseException:
+                # They are the caller's to end again.
+                for claim in self._under_way:
+                    if claim.endings is endings:
+                        claim.endings = None
+                raise
             return None if sent else self._work.leases.finish(endings)
         if self._next or self._claimer.chosen or not self._in_time():
             return self._work.leases.finish(endings)

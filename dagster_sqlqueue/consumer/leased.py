@@ -193,7 +193,9 @@ class _SinceFirstFailure(tenacity.stop.stop_base):
 
 
 Finish = Callable[[Endings], set[UUID] | None]
-"""Ends jobs. Returns the ids whose ending was accepted; None: that is under way, and they are counted when it is known."""
+"""Ends jobs. Returns the ids whose ending was accepted; None: that is under way, and they are counted when it is known. What
+it raises leaves nothing under way.
+"""
 
 
 def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], heartbeat: Heartbeat, finish: Finish) -> None:
@@ -223,9 +225,9 @@ def work_leased(work: Work[Any], jobs: Sequence[ClaimedJob], heartbeat: Heartbea
                     if time.monotonic() - flushed_at >= _FLUSH_SECONDS:
                         # The handler has returned: however long the write takes, the leases are extended.
                         heartbeat.end(claimed)
-                        _settle(work, settled, work.leases.finish)
-                        heartbeat.let_go([job for job, _ in settled])
-                        settled = []
+                        flushed, settled = settled, []
+                        _settle(work, flushed, work.leases.finish)
+                        heartbeat.let_go([job for job, _ in flushed])
                         flushed_at = time.monotonic()
         finally:
             heartbeat.end()
@@ -272,8 +274,20 @@ def _settle(work: Work[Any], settled: Sequence[tuple[ClaimedJob, Outcome]], fini
     if work.reporter.said:
         work.reporter.forget(settled)
     writes = settle(settled, work.leases.stops_key)
-    if writes.endings.jobs:
-        _finish(work, writes.endings, finish)
+    try:
+        if writes.endings.jobs:
+            _finish(work, writes.endings, finish)
+    except PASSING:
+        raise
+    except BaseException:
+        # An interrupt, or an error of these ends: the other jobs have their outcomes all the same.
+        _return(work, writes)
+        raise
+    _return(work, writes)
+
+
+def _return(work: Work[Any], writes: Settlement) -> None:
+    """Write which jobs go back to the queue, and which are held."""
     if writes.back:
         jobs = [job for job, _ in writes.back]
         delays = work.leases.delays(writes.back, backoff=work.custom_backoff)
@@ -306,6 +320,10 @@ def _finish(work: Work[Any], endings: Endings, finish: Finish) -> None:
         accepted = finish(endings)
     except PASSING as error:
         accepted = work.once_back(error, partial(_finish_again, work, endings, finish), though_stopping=True)
+    except BaseException:
+        # An interrupt may have come before it, after it, or in the middle.
+        finish_uncertain(work, endings)
+        raise
     _count(work, endings, accepted)
 
 

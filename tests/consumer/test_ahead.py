@@ -336,3 +336,38 @@ def test_a_batch_is_not_forgotten_while_its_answer_is_being_received(
     summary = consumer_of(queue, spec, handler).drain()
     assert (summary.claimed, summary.succeeded, summary.stale) == (5 * SIZE, 5 * SIZE, 0)
     assert running(queue) == 0
+
+
+class Interrupted(Around):
+    """A claim that was sent, whose answer the consumer is interrupted waiting for once."""
+
+    interrupted = False
+
+    def receive(self) -> int:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        received: int = self.inner.receive()
+        return received
+
+
+@pytest.mark.parametrize("interrupted_at", [1, 2, 3])
+def test_an_interrupt_while_an_answer_is_waited_for_loses_no_outcome(
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: SendingClaims, interrupted_at: int
+) -> None:
+    fill_evenly(queue, spec, 8 * SIZE)
+    sending_claims.lost_at = interrupted_at
+    sending_claims.lose = lambda channel, send: Interrupted(send())  # type: ignore[assignment,return-value]
+    seen: list[int] = []
+
+    def handle(job: Job[Work]) -> Retry | None:
+        seen.append(job.payload.n)
+        return Retry("later", after=3_600) if job.payload.n % 5 == 0 else None
+
+    consumer = consumer_of(queue, spec, handle)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.drain()
+    later = sum(n % 5 == 0 for n in seen)
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == len(seen) - later
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE attempt = 1 AND state = 'queued'") == later
+    assert (consumer.summary.succeeded, consumer.summary.retried) == (len(seen) - later, later)

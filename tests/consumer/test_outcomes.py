@@ -25,6 +25,7 @@ from dagster_sqlqueue.errors import InvalidInput
 from dagster_sqlqueue.model.job import Mode
 from dagster_sqlqueue.queue.leases import Leases
 from tests.support import Work, make_due, rows, value
+from tests.support.around import Around
 from tests.support.drained import archive, drain
 
 
@@ -304,3 +305,36 @@ def test_a_payload_that_no_longer_fits_is_rejected_with_its_field(queue: SqlQueu
     assert (summary.succeeded, summary.failed) == (2, 1)
     (dead,) = queue.dead_letters("work")
     assert "payload does not fit Work: n: Input should be a valid integer" in (dead.error or "")
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_interrupt_while_outcomes_are_written_loses_none(
+    queue: SqlQueue, spec: QueueSpec[Work], sending_claims: Around, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    """It comes when the ends are written, or before."""
+    queue.enqueue_many(spec, [Work(n=n) for n in range(30)])
+    seen: list[int] = []
+
+    def handle(job: Job[Work]) -> Retry | Hold | None:
+        seen.append(job.payload.n)
+        return {0: Retry("later", after=3_600), 1: Hold("for a person")}.get(job.payload.n % 5)
+
+    def finish(*given: Any, **named: Any) -> None:
+        if written:
+            sending_claims.inner.finish(*given, **named)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    for verb in ("finish_and_claim", "finish"):
+        monkeypatch.setattr(sending_claims, verb, lambda endings, *_, **__: finish(endings), raising=False)
+    consumer = Consumer(queue, spec, handle, batch_size=10)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.drain()
+    assert len(seen) == 10
+    assert (consumer.summary.succeeded, consumer.summary.retried, consumer.summary.held) == (
+        sum(n % 5 > 1 for n in seen),
+        sum(n % 5 == 0 for n in seen),
+        sum(n % 5 == 1 for n in seen),
+    )
+    assert value(queue, "SELECT count(*) FROM {s}.job_archive") == consumer.summary.succeeded
+    assert value(queue, "SELECT count(*) FROM {s}.job WHERE state = 'running'") == 0
