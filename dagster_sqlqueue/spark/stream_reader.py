@@ -279,7 +279,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         message = (
             f"the stream of {self._queue!r} has read up to {since:%Y-%m-%d %H:%M:%S} UTC, and jobs that ended before"
-            f" {now.kept_from:%Y-%m-%d} are not kept, or were not by an earlier retention: some may have been removed unread"
+            f" {now.kept_from:%Y-%m-%d} are not kept, or were not by an earlier retention or before the queue was made"
+            " anew: some may have been removed unread"
         )
         if self._fails:
             raise JobsTrimmed(
