@@ -16,7 +16,7 @@ from dagster_sqlqueue.consumer.handler import Shape
 from dagster_sqlqueue.consumer.heartbeat import Heartbeat
 from dagster_sqlqueue.consumer.leased import Work, end_leases, settle_called
 from dagster_sqlqueue.model.job import ClaimedJob
-from dagster_sqlqueue.model.outcome import Done, Outcome
+from dagster_sqlqueue.model.outcome import Done, Outcome, Retry
 
 logger = logging.getLogger("dagster_sqlqueue")
 
@@ -134,15 +134,18 @@ class SideBySide:
             self._close()
 
     def abandon(self) -> None:
-        """End what ends within a lease, after an interrupt or an error. An async handler is cancelled and its job given
-        back; a job whose thread goes on is left to its lease: it must not be begun while it is still worked on.
+        """End what ends within a lease, after an interrupt or an error. An async handler is cancelled, and its job given
+        back unless it had ended; a job whose thread goes on is left to its lease: it must not be begun while it is still
+        worked on.
         """
         self.interrupt()
         deadline = time.monotonic() + self.work.patience_seconds
         threaded = self.work.caller.shape is not Shape.ASYNC
         try:
             self._give_back_unbegun()
-            while threaded and self._running and time.monotonic() < deadline:
+            if self._running:
+                self._open().cancel()
+            while self._running and time.monotonic() < deadline:
                 self._settle(self._open().ended(1.0))
         finally:
             left = list(self._running.values())
@@ -350,4 +353,7 @@ class _Loop:
 
 
 def _ended_by(task: asyncio.Task[Outcome]) -> Outcome | BaseException:
+    if task.cancelled():
+        # Before it began: once it has, the handler's outcome says so.
+        return Retry("cancelled before it began")
     return task.exception() or task.result()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -326,3 +326,25 @@ def test_a_job_that_comes_while_the_process_is_idle_leaves_the_other_slots_free(
     monkeypatch.setattr(Claimer, "take_for_slots", take_and_enqueue)
     summary = Consumer(queue, spec, work, concurrency=2).drain()
     assert (looked, summary.claimed, summary.succeeded) == ([0], 2, 2)
+
+
+def test_what_has_ended_when_an_error_ends_the_drain_is_written(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """Also what has ended in the last moments of the event loop, at which nothing has looked yet."""
+    fill(queue, spec, 10 * SLOTS)
+    ended = []
+
+    async def handle(job: Job[Work]) -> None:
+        for _ in range(job.payload.n % SLOTS + SLOTS):
+            await asyncio.sleep(0)
+        ended.append(job.id)
+
+    def begin_no_others(jobs: Sequence[ClaimedJob]) -> None:
+        if ended:
+            raise ZeroDivisionError
+
+    consumer = Consumer(queue, spec, handle, concurrency=5 * SLOTS, on_claim=begin_no_others)
+    with pytest.raises(ZeroDivisionError):
+        consumer.drain()
+    assert {id for (id,) in rows(queue, "SELECT id FROM {s}.job_archive")} == set(ended)
+    assert consumer.summary.succeeded == len(ended)
+    assert running(queue) == 0

@@ -65,6 +65,23 @@ def test_a_job_that_exits_each_time_fails_by_itself(
     assert exits in possible
 
 
+def test_jobs_that_had_not_begun_beside_one_that_exits_go_back(queue: SqlQueue, spec: QueueSpec[Work]) -> None:
+    """The event loop is left at once, with tasks that it has not begun."""
+    queue.enqueue_many(spec, [Work(n=n) for n in range(JOBS)])
+    begun = []
+
+    async def handle(job: Job[Work]) -> None:
+        begun.append(job.payload.n)
+        sys.exit(3)
+
+    consumer = Consumer(queue, spec, handle, concurrency=JOBS)
+    with pytest.raises(SystemExit):
+        consumer.drain()
+    others = "SELECT count(*) FROM {s}.job WHERE state = 'queued' AND attempt = 0"
+    assert rows(queue, others) == [(JOBS - len(begun),)]
+    assert len(begun) < JOBS
+
+
 class Panic(BaseException):
     """As extensions in Rust raise it."""
 
