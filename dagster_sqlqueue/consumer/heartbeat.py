@@ -238,7 +238,8 @@ class Heartbeat:
                     self._beat()
             except QueueError as error:
                 logger.warning("heartbeat failed, it is tried again: %s", error)
-            except Exception:
+            except BaseException:
+                # Whatever it is, such as a SystemExit of the caller's beat: without this thread the leases run out.
                 logger.exception("heartbeat failed, it is tried again")
 
     def _release_behind(self) -> None:

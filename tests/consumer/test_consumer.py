@@ -207,15 +207,16 @@ def test_an_interrupt_in_a_handler_gives_everything_back(queue: SqlQueue, spec: 
     assert not [thread for thread in threading.enumerate() if thread.name == "sqlqueue-heartbeat"]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no beat"), SystemExit(1)])
 def test_a_beat_that_fails_does_not_stop_the_heartbeats(
-    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture
+    queue: SqlQueue, spec: QueueSpec[Work], caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     queue.enqueue(spec, Work(n=1))
     beats: list[int] = []
 
     def beat() -> None:
         beats.append(1)
-        raise RuntimeError("no beat")
+        raise error
 
     def handler(job: Job[Work]) -> None:
         until(lambda: len(beats) >= 4)
